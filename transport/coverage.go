@@ -1,0 +1,94 @@
+package transport
+
+import "slices"
+
+// Coverage records which bytes of one block have arrived: a sorted list of
+// disjoint, non-adjacent ranges. The zero value covers nothing. It is not safe
+// for concurrent use.
+type Coverage struct {
+	ranges []Range
+	bytes  uint64
+}
+
+// Range is the bytes Begin <= x < End.
+type Range struct{ Begin, End uint64 }
+
+// Bytes is the number of bytes covered.
+func (c *Coverage) Bytes() uint64 { return c.bytes }
+
+// Ranges is the covered ranges in order, valid until the next Add.
+func (c *Coverage) Ranges() []Range { return c.ranges }
+
+// Add covers r and returns how many of its bytes were not covered before. The
+// work grows with the logarithm of the number of ranges, and with the ranges
+// that r joins.
+func (c *Coverage) Add(r Range) uint64 {
+	if r.End <= r.Begin {
+		return 0
+	}
+	// First range that r touches or joins, and the one behind the last.
+	lo, _ := slices.BinarySearchFunc(c.ranges, r.Begin, func(x Range, b uint64) int {
+		if x.End < b {
+			return -1
+		}
+		return 1
+	})
+	hi, had, joined := lo, uint64(0), r
+	for hi < len(c.ranges) && c.ranges[hi].Begin <= r.End {
+		x := c.ranges[hi]
+		if b, e := max(x.Begin, r.Begin), min(x.End, r.End); b < e {
+			had += e - b
+		}
+		joined.Begin, joined.End = min(joined.Begin, x.Begin), max(joined.End, x.End)
+		hi++
+	}
+	if hi == lo+1 {
+		c.ranges[lo] = joined // the usual case: a range grows
+	} else {
+		c.ranges = slices.Replace(c.ranges, lo, hi, joined)
+	}
+	fresh := r.End - r.Begin - had
+	c.bytes += fresh
+	return fresh
+}
+
+// Missing calls yield for each uncovered range below size, in order.
+func (c *Coverage) Missing(size uint64, yield func(Range)) {
+	at := uint64(0)
+	for _, x := range c.ranges {
+		if x.Begin >= size {
+			break
+		}
+		if x.Begin > at {
+			yield(Range{at, x.Begin})
+		}
+		at = max(at, x.End)
+	}
+	if at < size {
+		yield(Range{at, size})
+	}
+}
+
+// Uncovered calls yield for each part of r that is not covered, in order: what
+// is left to take when two senders sent the same bytes.
+func (c *Coverage) Uncovered(r Range, yield func(Range)) {
+	at := r.Begin
+	lo, _ := slices.BinarySearchFunc(c.ranges, r.Begin, func(x Range, b uint64) int {
+		if x.End <= b {
+			return -1
+		}
+		return 1
+	})
+	for _, x := range c.ranges[lo:] {
+		if x.Begin >= r.End {
+			break
+		}
+		if x.Begin > at {
+			yield(Range{at, x.Begin})
+		}
+		at = max(at, x.End)
+	}
+	if at < r.End {
+		yield(Range{at, r.End})
+	}
+}
