@@ -1,0 +1,40 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+
+	"pdlink/transport"
+)
+
+// ErrInvalid is returned by encoders for a value that the peer would have to
+// treat as a protocol violation. It is a fault of the calling program; nothing
+// was encoded.
+var ErrInvalid = errors.New("wire: invalid value")
+
+// fault is a broken rule, found in either direction.
+type fault struct {
+	what  string
+	large bool // a limit was exceeded
+}
+
+func wrong(what string) *fault { return &fault{what: what} }
+
+func tooMuch(what string, n, limit int) *fault {
+	return &fault{what: fmt.Sprintf("%d %s, limit %d", n, what, limit), large: true}
+}
+
+// unencodable is the fault as this end's own.
+func (f *fault) unencodable(of string) error {
+	if f.large {
+		return fmt.Errorf("%w: %s: %s", transport.ErrTooLarge, of, f.what)
+	}
+	return fmt.Errorf("%w: %s: %s", ErrInvalid, of, f.what)
+}
+
+// violation is the fault as the peer's.
+func (f *fault) violation(of string) error { return violation("%s: %s", of, f.what) }
+
+func violation(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", transport.ErrProtocol, fmt.Sprintf(format, args...))
+}
