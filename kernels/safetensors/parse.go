@@ -1,0 +1,291 @@
+package safetensors
+
+import (
+	"fmt"
+	"math"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// parser reads the subset of JSON that a header may be: an object of tensor
+// objects and one flat string object. A general decoder would hide duplicate
+// keys, lone surrogates and key order, which all matter here.
+type parser struct {
+	buf []byte
+	pos int
+}
+
+func (p *parser) fail(format string, args ...any) error {
+	return fmt.Errorf("%w: %s at byte %d", ErrHeader, fmt.Sprintf(format, args...), p.pos)
+}
+
+// space skips JSON white space.
+func (p *parser) space() {
+	for p.pos < len(p.buf) {
+		switch p.buf[p.pos] {
+		case ' ', '\t', '\n', '\r':
+			p.pos++
+		default:
+			return
+		}
+	}
+}
+
+// accept skips white space and takes c if it is next.
+func (p *parser) accept(c byte) bool {
+	p.space()
+	if p.pos < len(p.buf) && p.buf[p.pos] == c {
+		p.pos++
+		return true
+	}
+	return false
+}
+
+func (p *parser) expect(c byte) error {
+	if !p.accept(c) {
+		return p.fail("expected %q", string(c))
+	}
+	return nil
+}
+
+// object reads an object and calls field for each key, positioned at the value.
+// Duplicate keys are refused.
+func (p *parser) object(field func(key string) error) error {
+	if err := p.expect('{'); err != nil {
+		return err
+	}
+	if p.accept('}') {
+		return nil
+	}
+	seen := make(map[string]struct{})
+	for {
+		key, err := p.text()
+		if err != nil {
+			return err
+		}
+		if _, dup := seen[key]; dup {
+			return p.fail("duplicate key %q", key)
+		}
+		seen[key] = struct{}{}
+		if err := p.expect(':'); err != nil {
+			return err
+		}
+		if err := field(key); err != nil {
+			return err
+		}
+		if p.accept(',') {
+			continue
+		}
+		return p.expect('}')
+	}
+}
+
+func (p *parser) header() (Header, error) {
+	var h Header
+	err := p.object(func(key string) error {
+		if key == metadataKey {
+			h.Metadata = []KV{}
+			return p.object(func(k string) error {
+				v, err := p.text()
+				h.Metadata = append(h.Metadata, KV{Key: k, Value: v})
+				return err
+			})
+		}
+		t, err := p.tensor(key)
+		h.Tensors = append(h.Tensors, t)
+		return err
+	})
+	return h, err
+}
+
+func (p *parser) tensor(name string) (Tensor, error) {
+	t := Tensor{Name: name}
+	var offsets []int64
+	fields := 0
+	err := p.object(func(key string) (err error) {
+		fields++
+		switch key {
+		case "dtype":
+			var s string
+			s, err = p.text()
+			t.DType = DType(s)
+			if err == nil && t.DType.Size() == 0 {
+				err = p.fail("tensor %q has unknown dtype %q", name, s)
+			}
+		case "shape":
+			t.Shape, err = p.integers()
+		case "data_offsets":
+			offsets, err = p.integers()
+			if err == nil && len(offsets) != 2 {
+				err = p.fail("tensor %q has %d data offsets", name, len(offsets))
+			}
+		default:
+			err = p.fail("tensor %q has unknown field %q", name, key)
+		}
+		return err
+	})
+	if err != nil {
+		return t, err
+	}
+	if fields != 3 {
+		return t, p.fail("tensor %q has %d of the fields dtype, shape, data_offsets", name, fields)
+	}
+	t.Begin, t.End = offsets[0], offsets[1]
+	return t, nil
+}
+
+// integers reads an array of non-negative integers that fit int64.
+func (p *parser) integers() ([]int64, error) {
+	if err := p.expect('['); err != nil {
+		return nil, err
+	}
+	out := []int64{}
+	if p.accept(']') {
+		return out, nil
+	}
+	for {
+		v, err := p.integer()
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, v)
+		if p.accept(',') {
+			continue
+		}
+		return out, p.expect(']')
+	}
+}
+
+func (p *parser) integer() (int64, error) {
+	p.space()
+	start := p.pos
+	v := int64(0)
+	for p.pos < len(p.buf) && p.buf[p.pos] >= '0' && p.buf[p.pos] <= '9' {
+		d := int64(p.buf[p.pos] - '0')
+		if v > (math.MaxInt64-d)/10 {
+			return 0, p.fail("integer too large")
+		}
+		v = v*10 + d
+		p.pos++
+	}
+	switch {
+	case p.pos == start:
+		return 0, p.fail("expected a non-negative integer")
+	case p.buf[start] == '0' && p.pos-start > 1:
+		return 0, p.fail("integer with a leading zero")
+	}
+	return v, nil
+}
+
+// text reads a JSON string.
+func (p *parser) text() (string, error) {
+	if err := p.expect('"'); err != nil {
+		return "", err
+	}
+	start := p.pos
+	for p.pos < len(p.buf) {
+		switch c := p.buf[p.pos]; {
+		case c == '"':
+			p.pos++
+			return string(p.buf[start : p.pos-1]), nil
+		case c == '\\':
+			return p.escaped(append([]byte(nil), p.buf[start:p.pos]...))
+		case c < ' ':
+			return "", p.fail("control character in a string")
+		default:
+			p.pos++
+		}
+	}
+	return "", p.fail("unterminated string")
+}
+
+// escaped reads the rest of a string that has at least one escape; out holds
+// what came before.
+func (p *parser) escaped(out []byte) (string, error) {
+	for p.pos < len(p.buf) {
+		c := p.buf[p.pos]
+		p.pos++
+		switch {
+		case c == '"':
+			return string(out), nil
+		case c < ' ':
+			return "", p.fail("control character in a string")
+		case c != '\\':
+			out = append(out, c)
+			continue
+		}
+		r, err := p.escape()
+		if err != nil {
+			return "", err
+		}
+		out = utf8.AppendRune(out, r)
+	}
+	return "", p.fail("unterminated string")
+}
+
+// escape reads what follows a backslash.
+func (p *parser) escape() (rune, error) {
+	if p.pos >= len(p.buf) {
+		return 0, p.fail("unterminated escape")
+	}
+	c := p.buf[p.pos]
+	p.pos++
+	switch c {
+	case '"', '\\', '/':
+		return rune(c), nil
+	case 'b':
+		return '\b', nil
+	case 'f':
+		return '\f', nil
+	case 'n':
+		return '\n', nil
+	case 'r':
+		return '\r', nil
+	case 't':
+		return '\t', nil
+	case 'u':
+		return p.unicode()
+	}
+	return 0, p.fail("unknown escape %q", string(rune(c)))
+}
+
+// unicode reads the digits of \uXXXX and, for a high surrogate, its partner.
+func (p *parser) unicode() (rune, error) {
+	r, err := p.hex4()
+	if err != nil || !utf16.IsSurrogate(r) {
+		return r, err
+	}
+	if p.pos+2 > len(p.buf) || p.buf[p.pos] != '\\' || p.buf[p.pos+1] != 'u' {
+		return 0, p.fail("lone surrogate")
+	}
+	p.pos += 2
+	low, err := p.hex4()
+	if err != nil {
+		return 0, err
+	}
+	if r = utf16.DecodeRune(r, low); r == utf8.RuneError {
+		return 0, p.fail("invalid surrogate pair")
+	}
+	return r, nil
+}
+
+func (p *parser) hex4() (rune, error) {
+	if p.pos+4 > len(p.buf) {
+		return 0, p.fail("short \\u escape")
+	}
+	var r rune
+	for _, c := range p.buf[p.pos : p.pos+4] {
+		switch {
+		case c >= '0' && c <= '9':
+			r = r<<4 | rune(c-'0')
+		case c >= 'a' && c <= 'f':
+			r = r<<4 | rune(c-'a'+10)
+		case c >= 'A' && c <= 'F':
+			r = r<<4 | rune(c-'A'+10)
+		default:
+			return 0, p.fail("bad hexadecimal digit")
+		}
+	}
+	p.pos += 4
+	return r, nil
+}
