@@ -1,0 +1,151 @@
+package omlx
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"pdlink/kernels/safetensors"
+)
+
+// Diff says how two block files differ.
+type Diff struct {
+	// Header holds the differences of the headers, the time of writing and the
+	// padding apart; empty if there are none.
+	Header []string
+	// Tensor is the first tensor, in the first file, whose bytes differ, and
+	// Offset the first differing byte in the data region; empty and -1 if none do.
+	Tensor string
+	Offset int64
+	// Bytes is the number of bytes that differ; a difference in length counts too.
+	Bytes int64
+}
+
+// Equal reports whether the files are the same block to the byte, the time of
+// writing and the padding apart.
+func (d Diff) Equal() bool { return len(d.Header) == 0 && d.Bytes == 0 }
+
+// String returns "equal" or the differences in one line.
+func (d Diff) String() string {
+	if d.Equal() {
+		return "equal"
+	}
+	s := ""
+	for _, h := range d.Header {
+		s += h + "; "
+	}
+	if d.Bytes > 0 {
+		s += fmt.Sprintf("%d data bytes differ, the first at %d in %s; ", d.Bytes, d.Offset, d.Tensor)
+	}
+	return s[:len(s)-2]
+}
+
+// Compare compares two block files: headers as text except the value of
+// created_at and the padding, data byte for byte. Both files are read whole in
+// steps of 1 MiB. It fails if one cannot be read as a safetensors file.
+func Compare(pathA, pathB string) (Diff, error) {
+	a, err := safetensors.Open(pathA)
+	if err != nil {
+		return Diff{}, fmt.Errorf("compare: %w", err)
+	}
+	b, err := safetensors.Open(pathB)
+	if err != nil {
+		return Diff{}, errors.Join(fmt.Errorf("compare: %w", err), a.Close())
+	}
+	d := Diff{Header: compareHeaders(a, b), Offset: -1}
+	err = d.compareData(a, b)
+	return d, errors.Join(err, a.Close(), b.Close())
+}
+
+// timeless returns a header's text without the time of writing and the padding.
+// Quotes inside JSON texts are escaped, so the key cannot occur in a value.
+func timeless(f *safetensors.File) []byte {
+	text := bytes.TrimRight(f.HeaderBytes(), " ")
+	key := []byte(`"` + keyCreated + `":"`)
+	i := bytes.Index(text, key)
+	if i < 0 {
+		return text
+	}
+	i += len(key)
+	end := bytes.IndexByte(text[i:], '"')
+	if end < 0 {
+		return text
+	}
+	return append(bytes.Clone(text[:i]), text[i+end:]...)
+}
+
+// compareHeaders names what differs; if all parts agree and the text does not,
+// it says so.
+func compareHeaders(a, b *safetensors.File) []string {
+	if bytes.Equal(timeless(a), timeless(b)) {
+		return nil
+	}
+	var out []string
+	ta, tb := a.Tensors(), b.Tensors()
+	if len(ta) != len(tb) {
+		out = append(out, fmt.Sprintf("%d tensors against %d", len(ta), len(tb)))
+	}
+	for i := range min(len(ta), len(tb)) {
+		if x, y := fmt.Sprint(ta[i]), fmt.Sprint(tb[i]); x != y {
+			out = append(out, fmt.Sprintf("tensor %d is %s against %s", i, x, y))
+			break
+		}
+	}
+	ma, mb := a.Metadata(), b.Metadata()
+	for _, k := range a.MetadataKeys() {
+		if v, ok := mb[k]; !ok {
+			out = append(out, fmt.Sprintf("metadata %s only in the first", k))
+		} else if v != ma[k] && k != keyCreated {
+			out = append(out, fmt.Sprintf("metadata %s is %.120q against %.120q", k, ma[k], v))
+		}
+	}
+	for _, k := range b.MetadataKeys() {
+		if _, ok := ma[k]; !ok {
+			out = append(out, fmt.Sprintf("metadata %s only in the second", k))
+		}
+	}
+	if out == nil {
+		out = append(out, "header text differs in order or spelling")
+	}
+	return out
+}
+
+func (d *Diff) compareData(a, b *safetensors.File) error {
+	x, y := make([]byte, readStep), make([]byte, readStep)
+	both := min(a.DataLen(), b.DataLen())
+	for at := int64(0); at < both; {
+		n := min(both-at, readStep)
+		if got, err := a.ReadAt(x[:n], at); int64(got) < n {
+			return fmt.Errorf("compare: read first file: %w", err)
+		}
+		if got, err := b.ReadAt(y[:n], at); int64(got) < n {
+			return fmt.Errorf("compare: read second file: %w", err)
+		}
+		if !bytes.Equal(x[:n], y[:n]) {
+			d.count(x[:n], y[:n], at)
+		}
+		at += n
+	}
+	if rest := max(a.DataLen(), b.DataLen()) - both; rest > 0 {
+		if d.Bytes += rest; d.Offset < 0 {
+			d.Offset = both
+		}
+	}
+	for _, t := range a.Tensors() {
+		if d.Offset >= t.Begin && d.Offset < t.End {
+			d.Tensor = t.Name
+		}
+	}
+	return nil
+}
+
+func (d *Diff) count(x, y []byte, at int64) {
+	for i := range x {
+		if x[i] == y[i] {
+			continue
+		}
+		if d.Bytes++; d.Offset < 0 {
+			d.Offset = at + int64(i)
+		}
+	}
+}

@@ -1,0 +1,18 @@
+//go:build !unix
+
+package omlx
+
+import "os"
+
+// openNoFollow has no counterpart here.
+const openNoFollow = 0
+
+// canLock is false: a temporary file that is already there counts as held, so
+// that nobody's is ever removed.
+const canLock = false
+
+// lockFile cannot lock.
+func lockFile(*os.File) error { return nil }
+
+// syncDir does nothing: directories cannot be synchronised here.
+func syncDir(string) error { return nil }

@@ -1,0 +1,44 @@
+//go:build unix
+
+package omlx
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// openNoFollow refuses a symbolic link in the place of a temporary file.
+const openNoFollow = unix.O_NOFOLLOW
+
+// canLock says that a lock tells a live writer's file from a dead one's.
+const canLock = true
+
+// lockFile takes an exclusive lock that lives as long as the open file, so the
+// kernel gives it up when the process dies. It returns errHeld instead of waiting.
+func lockFile(f *os.File) error {
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EWOULDBLOCK):
+			return errHeld
+		}
+		return os.NewSyscallError("flock", err)
+	}
+}
+
+// syncDir makes the names of a directory durable.
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+		return fmt.Errorf("sync directory %s: %w", path, err)
+	}
+	return nil
+}

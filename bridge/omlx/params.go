@@ -1,0 +1,59 @@
+package omlx
+
+// Limits on what a plan, a peer or a file may claim. They are far above every
+// model known and low enough that nothing allocated or preallocated because of a
+// claim can hurt the host.
+const (
+	// maxTokens bounds a plan's prompt: sixteen times a 1M-token context.
+	maxTokens = 1 << 24
+	// maxBlocks bounds a plan's blocks: 1M tokens in blocks of 64 tokens, and
+	// 32 bytes each keeps the hash list at half a megabyte.
+	maxBlocks = 1 << 14
+	// maxLayers bounds a model's layers; the deepest in use have about 130.
+	maxLayers = 1024
+	// maxBlockTokens bounds a block; decoders use 256 to 4,096.
+	maxBlockTokens = 1 << 20
+	// maxDim bounds a head count or width; the widest in use are below 2,048.
+	maxDim = 1 << 16
+	// maxBlockBytes bounds one block file: a cumulative block of 80K tokens of
+	// DeepSeek-V4-Flash has 0.55 GB, one of 1M tokens 7 GB.
+	maxBlockBytes = 16 << 30
+	// maxText bounds a model id, an extra key and similar single texts.
+	maxText = 4096
+	// maxExtra bounds the number of extra hash keys.
+	maxExtra = 64
+	// maxSpecBytes bounds a layout spec as JSON: 1,024 ratios and some texts.
+	maxSpecBytes = 1 << 20
+	// maxElements bounds the elements that a block file may claim for one state;
+	// the largest known state has six.
+	maxElements = 256
+	// maxNesting bounds composite elements inside elements; one level is in use.
+	maxNesting = 4
+)
+
+// Tuned numbers of the store.
+const (
+	// writeBackStep is how many bytes of one file gather before the kernel is
+	// told to start writing them. 4 MiB measured best: copying overlaps
+	// write-back, and the final fdatasync finds little left to do.
+	writeBackStep = 4 << 20
+	// copyStep is the buffer for composing cumulative pools: large enough that
+	// the system call does not count, small against the memory bound.
+	copyStep = 1 << 20
+	// maxOpenParts bounds the open temporary files of one store. A transfer has
+	// 4 to 32 blocks open at once; the usual limit of open files is 1,024.
+	maxOpenParts = 256
+	// maxPartNames is how many writers of one block may have a temporary file at
+	// the same time before the next is refused.
+	maxPartNames = 16
+
+	// readStep is the buffer for checking the values of a block file, as copyStep.
+	readStep = 1 << 20
+)
+
+// File modes before umask: what the decoder itself uses, so that a store shared
+// by two accounts behaves the same for its blocks and ours.
+const (
+	fileMode = 0o644
+	dirMode  = 0o755
+)

@@ -1,0 +1,265 @@
+package omlx
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"pdlink/kernels/safetensors"
+)
+
+// rangeBytes is a pool delta's range tensor: two little-endian 64-bit numbers.
+const rangeBytes = 16
+
+// eachRange calls put with the data offset and the value of every range tensor
+// of block k. The value is valid during the call.
+func (j *Job) eachRange(k int, put func(off int64, value []byte) error) error {
+	var value [rangeBytes]byte
+	for i := range j.layout.slots {
+		s := &j.layout.slots[i]
+		if s.mark != markRange {
+			continue
+		}
+		binary.LittleEndian.PutUint64(value[:8], uint64(int64(k)*s.rows))
+		binary.LittleEndian.PutUint64(value[8:], uint64(int64(k+1)*s.rows))
+		begin, _ := s.span(k)
+		if err := put(begin, value[:]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Seal finishes block k: the caller says that all its wire bytes were written.
+// It copies the earlier rows of cumulative pools from block k-1, reads header
+// and constants back and checks them strictly, and makes the file durable. It
+// waits for running writes of the block; several blocks may be sealed at once.
+// Sealing a sealed, published or present block does nothing.
+//
+// It fails with ErrOrder if fewer bytes were written than the block has, or if a
+// cumulative layout needs block k-1 and that is not sealed yet; with ErrCorrupt if the
+// file does not read back as written; with ErrConflict, ErrNoSpace, os.ErrClosed
+// or the file system's error. After ErrOrder the call can be repeated.
+func (j *Job) Seal(k int) error {
+	b, err := j.block(k)
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch b.state {
+	case stateSealed, statePublished, statePresent:
+		return nil
+	case stateConflict:
+		return fmt.Errorf("seal block %d: %w", k, b.conflict)
+	}
+	if err := b.dirty.failure(); err != nil {
+		return fmt.Errorf("seal block %d: %w", k, err)
+	}
+	if j.closed.Load() {
+		return fmt.Errorf("seal block %d: %w", k, os.ErrClosed)
+	}
+	if n := b.written.Load(); n < j.layout.size {
+		return fmt.Errorf("seal block %d: %w: %d of %d bytes written", k, ErrOrder, n, j.layout.size)
+	}
+	if !j.store.discard {
+		if err := j.finish(k, b); err != nil {
+			return fmt.Errorf("seal block %d: %w", k, diskError(err))
+		}
+	}
+	b.state = stateSealed
+	return nil
+}
+
+// finish does the work of Seal. The caller holds b.mu.
+func (j *Job) finish(k int, b *block) error {
+	if err := j.compose(k, b); err != nil {
+		return err
+	}
+	if err := j.verify(k, b); err != nil {
+		return err
+	}
+	if j.store.opt.NoSync {
+		return nil
+	}
+	err := b.file.sync()
+	if err != nil {
+		b.dirty.fail(err)
+	}
+	return err
+}
+
+// verify reads back everything that this package wrote by itself.
+func (j *Job) verify(k int, b *block) error {
+	size := int64(len(b.header)) + j.layout.DataLen(k)
+	got := make([]byte, len(b.header))
+	if _, err := b.file.ReadAt(got, 0); err != nil {
+		return fmt.Errorf("%w: read header back: %w", ErrCorrupt, err)
+	}
+	if !bytes.Equal(got, b.header) {
+		return fmt.Errorf("%w: header differs", ErrCorrupt)
+	}
+	h, err := safetensors.ParseHeader(got[8:], j.layout.DataLen(k))
+	if err != nil {
+		return fmt.Errorf("%w: header does not parse: %w", ErrCorrupt, err)
+	}
+	if len(h.Tensors) != len(j.layout.slots) {
+		return fmt.Errorf("%w: %d tensors, want %d", ErrCorrupt, len(h.Tensors), len(j.layout.slots))
+	}
+	var tail [2]byte
+	n, err := b.file.ReadAt(tail[:], size-1)
+	switch {
+	case err != nil && !errors.Is(err, io.EOF):
+		return fmt.Errorf("%w: read the end back: %w", ErrCorrupt, err)
+	case n != 1:
+		return fmt.Errorf("%w: file does not have %d bytes", ErrCorrupt, size)
+	}
+	var value [rangeBytes]byte
+	return j.eachRange(k, func(off int64, want []byte) error {
+		if _, err := b.file.ReadAt(value[:], int64(len(b.header))+off); err != nil {
+			return fmt.Errorf("%w: read range back: %w", ErrCorrupt, err)
+		}
+		if !bytes.Equal(value[:], want) {
+			return fmt.Errorf("%w: row range differs", ErrCorrupt)
+		}
+		return nil
+	})
+}
+
+// compose copies the rows of earlier blocks into the cumulative pools of block k
+// from the file of block k-1, which has them all.
+func (j *Job) compose(k int, b *block) error {
+	if k == 0 || !j.layout.Cumulative() {
+		return nil
+	}
+	prev := &j.blocks[k-1]
+	prev.mu.RLock() // always the lower index after the higher: no cycle
+	defer prev.mu.RUnlock()
+	if prev.state == stateSealed && prev.file != nil {
+		return j.copyRows(k, b, prev.file, int64(len(prev.header)))
+	}
+	if prev.state != statePublished && prev.state != statePresent {
+		return fmt.Errorf("%w: cumulative pools need block %d sealed first", ErrOrder, k-1)
+	}
+	f, err := safetensors.Open(j.store.Path(prev.hash))
+	if err != nil {
+		return fmt.Errorf("open block %d: %w", k-1, err)
+	}
+	if diff := differs(f, j.layout, k-1, prev.hash); diff != "" {
+		return errors.Join(fmt.Errorf("%w: block %d: %s", ErrConflict, k-1, diff), f.Close())
+	}
+	return errors.Join(j.copyRows(k, b, f, 0), f.Close())
+}
+
+// copyRows copies every cumulative tensor of block k-1 to the front of the same
+// tensor of block k. base is the offset of the data region in src.
+func (j *Job) copyRows(k int, b *block, src io.ReaderAt, base int64) error {
+	buf := make([]byte, copyStep)
+	for i := range j.layout.slots {
+		s := &j.layout.slots[i]
+		if !s.cumulates {
+			continue
+		}
+		from, end := s.span(k - 1)
+		to, _ := s.span(k)
+		for from < end {
+			n := min(end-from, copyStep)
+			if got, err := src.ReadAt(buf[:n], base+from); int64(got) < n {
+				return fmt.Errorf("read rows of block %d: %w", k-1, err)
+			}
+			if _, err := b.file.WriteAt(buf[:n], int64(len(b.header))+to); err != nil {
+				return fmt.Errorf("write earlier rows: %w", err)
+			}
+			from, to = from+n, to+n
+		}
+	}
+	return nil
+}
+
+// Publish makes sealed block k visible under its final name, and durable. It is
+// called in chain order: block k-1 must be published or present. If another
+// writer published the same block meanwhile, its file stays and this one's is
+// dropped. Publishing a published or present block does nothing.
+//
+// It fails with ErrOrder if the block is not sealed or the one before is not
+// visible, and with ErrConflict if the name was taken by something else. If only
+// the directory could not be made durable the block is visible, the error is
+// returned, and a repeated call tries that again.
+func (j *Job) Publish(k int) error {
+	b, err := j.block(k)
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.state == statePublished && b.dirPending:
+		return j.settle(k, b)
+	case b.state == statePublished || b.state == statePresent:
+		return nil
+	case b.state == stateConflict:
+		return fmt.Errorf("publish block %d: %w", k, b.conflict)
+	case b.state != stateSealed:
+		return fmt.Errorf("publish block %d: %w: not sealed", k, ErrOrder)
+	case k > 0 && !j.Present(k-1):
+		return fmt.Errorf("publish block %d: %w: block %d is not visible", k, ErrOrder, k-1)
+	}
+	if j.store.discard {
+		b.state = statePublished
+		return nil
+	}
+	if b.file == nil {
+		return fmt.Errorf("publish block %d: %w", k, os.ErrClosed)
+	}
+	return j.reveal(k, b)
+}
+
+// reveal renames the file and settles the directory. The caller holds b.mu.
+func (j *Job) reveal(k int, b *block) error {
+	err := j.store.disk.publish(b.temp, j.store.Path(b.hash))
+	if errors.Is(err, fs.ErrExist) {
+		return j.yield(k, b)
+	}
+	if err != nil {
+		return fmt.Errorf("publish block %d: %w", k, diskError(err))
+	}
+	b.state, b.dirPending = statePublished, true
+	err = b.file.Close()
+	b.file, b.header = nil, nil
+	j.store.open.Add(-1)
+	return errors.Join(err, j.settle(k, b))
+}
+
+// yield leaves the name to the file that is there, if it is the same block.
+func (j *Job) yield(k int, b *block) error {
+	err := j.store.examine(j.layout, k, b.hash)
+	switch {
+	case err == nil:
+		b.state = statePresent
+	case errors.Is(err, ErrConflict):
+		b.state, b.conflict = stateConflict, err
+	default:
+		return fmt.Errorf("publish block %d: %w", k, err)
+	}
+	if err = errors.Join(err, j.drop(b)); err != nil {
+		return fmt.Errorf("publish block %d: %w", k, err)
+	}
+	return nil
+}
+
+// settle makes the new name durable.
+func (j *Job) settle(k int, b *block) error {
+	if !j.store.opt.NoSync {
+		name := b.hash.String()
+		if err := j.store.disk.syncDir(filepath.Join(j.store.root, name[:1])); err != nil {
+			return fmt.Errorf("publish block %d: %w", k, diskError(err))
+		}
+	}
+	b.dirPending = false
+	return nil
+}

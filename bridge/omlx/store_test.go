@@ -1,0 +1,248 @@
+package omlx
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// tiny is a small dsv4 layout and a plan of n blocks with made-up hashes.
+func tiny(format string, n int) Plan {
+	p := Plan{CreatedAt: "1.5", Spec: Spec{Kind: KindDSV4, Model: "m", BlockTokens: 128, Format: format, PoolState: 5,
+		HeadDim: 8, IndexHeadDim: 4, Window: 16, Ratios: []int{0, 4, 128}}}
+	for k := range n {
+		p.Hashes = append(p.Hashes, ChainHash("m", nil, []uint32{uint32(k)}, nil))
+	}
+	return p
+}
+
+// content is block k's made-up wire data.
+func content(j *Job, k int) []byte {
+	b := make([]byte, j.WireSize())
+	rng := rand.New(rand.NewPCG(uint64(k), 7))
+	for i := range b {
+		b[i] = byte(rng.Uint32())
+	}
+	return b
+}
+
+func writeAll(j *Job) error {
+	for k := range j.Blocks() {
+		if j.Present(k) {
+			continue
+		}
+		wire := content(j, k)
+		half := len(wire) / 2
+		if err := errors.Join(j.Write(k, int64(half), wire[half:]), j.Write(k, 0, wire[:half])); err != nil {
+			return err
+		}
+		if err := j.Sync(k); err != nil {
+			return err
+		}
+		if err := j.Seal(k); err != nil {
+			return err
+		}
+		if err := j.Publish(k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// files returns everything in the store's subdirectories.
+func files(t testing.TB, root string) map[string][]byte {
+	t.Helper()
+	out := make(map[string][]byte)
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		out[filepath.Base(path)] = data
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func same(a, b map[string][]byte) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for k := range a {
+		if !bytes.Equal(a[k], b[k]) {
+			return false
+		}
+	}
+	return true
+}
+
+func TestJobRefuses(t *testing.T) {
+	s := mustOpen(t, t.TempDir())
+	j := mustBegin(t, s, tiny(Format3, 2))
+	wire := content(j, 0)
+	size := j.WireSize()
+	// The calls build on each other, so they are made in this order.
+	steps := []struct {
+		name string
+		call func() error
+		want error
+	}{
+		{"block -1", func() error { return j.Write(-1, 0, wire) }, ErrRange},
+		{"block 2", func() error { return j.Write(2, 0, wire) }, ErrRange},
+		{"negative offset", func() error { return j.Write(0, -1, wire[:1]) }, ErrRange},
+		{"past the end", func() error { return j.Write(0, 1, wire) }, ErrRange},
+		{"far past the end", func() error { return j.Write(0, 1<<62, wire[:1]) }, ErrRange},
+		{"too long", func() error { return j.Write(0, 0, make([]byte, size+1)) }, ErrRange},
+		{"sync outside", func() error { return j.Sync(7) }, ErrRange},
+		{"seal outside", func() error { return j.Seal(7) }, ErrRange},
+		{"publish outside", func() error { return j.Publish(7) }, ErrRange},
+		{"conflict outside", func() error { return j.Conflict(7) }, ErrRange},
+		{"seal unwritten", func() error { return j.Seal(0) }, ErrOrder},
+		{"publish unsealed", func() error { return j.Publish(0) }, ErrOrder},
+		{"write all but one", func() error { return j.Write(0, 0, wire[:size-1]) }, nil},
+		{"seal one short", func() error { return j.Seal(0) }, ErrOrder},
+		{"write block 1", func() error { return j.Write(1, 0, wire) }, nil},
+		{"seal before parent", func() error { return j.Seal(1) }, ErrOrder},
+		{"write the last", func() error { return j.Write(0, size-1, wire[size-1:]) }, nil},
+		{"seal twice", func() error { return errors.Join(j.Seal(0), j.Seal(0)) }, nil},
+		{"write sealed", func() error { return j.Write(0, 0, wire) }, ErrSealed},
+		{"seal block 1", func() error { return j.Seal(1) }, nil},
+		{"publish before parent", func() error { return j.Publish(1) }, ErrOrder},
+		{"publish", func() error { return errors.Join(j.Publish(0), j.Publish(0), j.Publish(1)) }, nil},
+		{"write published", func() error { return j.Write(0, 0, wire) }, ErrSealed},
+		{"seal published", func() error { return j.Seal(0) }, nil},
+		{"sync published", func() error { return j.Sync(0) }, nil},
+		{"close", func() error { return errors.Join(j.Close(), j.Close()) }, nil},
+	}
+	for _, st := range steps {
+		if err := st.call(); !errors.Is(err, st.want) {
+			t.Errorf("%s: %v, want %v", st.name, err, st.want)
+		}
+	}
+}
+
+func TestClosedJob(t *testing.T) {
+	s := mustOpen(t, t.TempDir())
+	j := mustBegin(t, s, tiny(Format5, 3))
+	wire := content(j, 0)
+	if err := errors.Join(j.Write(0, 0, wire), j.Seal(0), j.Write(1, 0, wire)); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(files(t, s.root)); n != 2 {
+		t.Fatalf("%d temporary files", n)
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, err := range map[string]error{
+		"write open": j.Write(1, 0, wire), "write fresh": j.Write(2, 0, wire), "seal": j.Seal(1), "publish": j.Publish(0),
+	} {
+		if !errors.Is(err, os.ErrClosed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if n := len(files(t, s.root)); n != 0 || s.open.Load() != 0 {
+		t.Errorf("%d files left, %d counted open", n, s.open.Load())
+	}
+}
+
+func TestTooManyOpen(t *testing.T) {
+	s, err := Open(t.TempDir(), StoreOptions{MaxOpen: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := mustBegin(t, s, tiny(Format5, 3))
+	for k := range 2 {
+		if err := j.Write(k, 0, content(j, k)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := j.Write(2, 0, content(j, 2)); !errors.Is(err, ErrTooManyOpen) {
+		t.Fatal(err)
+	}
+	sealAndPublish(t, j, 0)
+	if err := j.Write(2, 0, content(j, 2)); err != nil {
+		t.Errorf("after one was finished: %v", err)
+	}
+}
+
+// TestCumulativeFromOlder: earlier rows come from a block that another job
+// published with another header length.
+func TestCumulativeFromOlder(t *testing.T) {
+	plan := tiny(Format3, 3)
+	s := mustOpen(t, t.TempDir())
+	first := plan
+	first.Hashes, first.CreatedAt = plan.Hashes[:2], "1795973845.4564774"
+	if err := writeAll(mustBegin(t, s, first)); err != nil {
+		t.Fatal(err)
+	}
+	j := mustBegin(t, s, plan)
+	if !j.Present(0) || !j.Present(1) || j.Present(2) || j.Present(3) || j.Present(-1) {
+		t.Fatal("presence")
+	}
+	if err := writeAll(j); err != nil {
+		t.Fatal(err)
+	}
+	alone := mustOpen(t, t.TempDir())
+	if err := writeAll(mustBegin(t, alone, plan)); err != nil {
+		t.Fatal(err)
+	}
+	sameBytes(t, alone.Path(plan.Hashes[2]), s.Path(plan.Hashes[2]))
+}
+
+func TestDiscard(t *testing.T) {
+	plan := tiny(Format3, 3)
+	j := mustBegin(t, NewDiscard(), plan)
+	if err := j.Seal(0); !errors.Is(err, ErrOrder) {
+		t.Error(err)
+	}
+	if err := errors.Join(writeAll(j), j.Close()); err != nil || !j.Present(2) || j.Path(0) != "" {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestCreatedAtText(t *testing.T) {
+	for want, at := range map[string]time.Time{
+		"1795973194.33088": time.Unix(1795973194, 330880000),
+		"1795973194.0":     time.Unix(1795973194, 0),
+	} {
+		if got := CreatedAt(at); got != want || !validCreatedAt(got) {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	for _, s := range []string{"", "x", "nan", "inf", "-1.0", "1.0 ", "0x1p3", strings.Repeat("1", 40), "1_0"} {
+		if validCreatedAt(s) {
+			t.Errorf("%q accepted", s)
+		}
+	}
+	j := mustBegin(t, mustOpen(t, t.TempDir()), Plan{Spec: tiny(Format5, 1).Spec, Hashes: tiny(Format5, 1).Hashes})
+	if !validCreatedAt(j.created) || j.created == "0.0" {
+		t.Errorf("default %q", j.created)
+	}
+}
+
+// TestWriteAllocations: the hot path allocates nothing.
+func TestWriteAllocations(t *testing.T) {
+	s := mustOpen(t, t.TempDir())
+	j := mustBegin(t, s, tiny(Format3, 3))
+	wire := content(j, 2)
+	if err := j.Write(2, 0, wire); err != nil {
+		t.Fatal(err)
+	}
+	if n := testing.AllocsPerRun(100, func() {
+		if err := j.Write(2, 3, wire[3:]); err != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations a write", n)
+	}
+}
