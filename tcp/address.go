@@ -1,0 +1,92 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"pdlink/transport"
+)
+
+// resolver is the part of net.Resolver that the link uses.
+type resolver interface {
+	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
+	LookupPort(ctx context.Context, network, service string) (int, error)
+}
+
+// insecure is the error for an address that strangers can reach.
+func insecure(what string) error {
+	return fmt.Errorf("%w: %s is not loopback; use 127.0.0.1 or [::1], for example through an ssh tunnel: "+
+		"only peer keys make other addresses possible and this link has none", transport.ErrInsecure, what)
+}
+
+// resolve returns the socket addresses that addr ("host:port") means, IPv4
+// first, at least one. All of them are loopback, else the error Is
+// ErrInsecure. A missing host means every interface and is refused too.
+func resolve(ctx context.Context, r resolver, addr string) ([]netip.AddrPort, error) {
+	if addr == "" {
+		return nil, insecure("an empty address (every interface)")
+	}
+	host, service, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, fmt.Errorf("tcp: address %q: want host:port: %w", addr, err)
+	}
+	if host == "" {
+		return nil, insecure(fmt.Sprintf("%q (every interface)", addr))
+	}
+	ips, err := lookup(ctx, r, host)
+	if err != nil {
+		return nil, fmt.Errorf("tcp: look up host of %q: %w", addr, err)
+	}
+	for _, ip := range ips {
+		if !ip.IsLoopback() {
+			return nil, insecure(fmt.Sprintf("%q (%v)", addr, ip))
+		}
+	}
+	port, err := r.LookupPort(ctx, "tcp", service)
+	if err != nil {
+		return nil, fmt.Errorf("tcp: look up port of %q: %w", addr, err)
+	}
+	out := make([]netip.AddrPort, len(ips))
+	for i, ip := range ips {
+		out[i] = netip.AddrPortFrom(ip, uint16(port))
+	}
+	return out, nil
+}
+
+// lookup returns the distinct addresses of host, IPv4 first, at least one.
+func lookup(ctx context.Context, r resolver, host string) ([]netip.Addr, error) {
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{ip.Unmap()}, nil
+	}
+	ips, err := r.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return nil, err
+	}
+	if len(ips) == 0 {
+		return nil, errors.New("no address")
+	}
+	for i := range ips {
+		ips[i] = ips[i].Unmap()
+	}
+	slices.SortFunc(ips, func(a, b netip.Addr) int { return a.Compare(b) })
+	return slices.Compact(ips), nil
+}
+
+// checkSocket looks at the addresses that a socket really has: what was
+// resolved, routed or redirected on the way counts for nothing.
+func checkSocket(c net.Conn) error {
+	for _, a := range [...]net.Addr{c.RemoteAddr(), c.LocalAddr()} {
+		t, ok := a.(*net.TCPAddr)
+		if !ok {
+			return insecure(fmt.Sprintf("socket address %v", a))
+		}
+		if !t.AddrPort().Addr().Unmap().IsLoopback() {
+			return insecure(fmt.Sprintf("socket address %v", t))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,144 @@
+package tcp
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"pdlink/transport"
+	"pdlink/transport/session"
+)
+
+// driver is a control socket and its lanes. It implements session.Driver and
+// owns the sockets.
+type driver struct {
+	ctl        *control
+	lanes      []lane
+	maxPayload int
+	linger     time.Duration // bound of the wait in Close
+	closed     atomic.Bool
+
+	// reading and writing are held by the calls on the control socket. Close
+	// takes them to know that nobody else touches the socket before it reads
+	// the rest.
+	reading, writing sync.Mutex
+	ended            bool // guarded by reading: the peer's direction is over
+}
+
+var _ session.Driver = (*driver)(nil)
+
+func newDriver(ctl *control, lanes []*net.TCPConn, maxPayload int) *driver {
+	d := &driver{ctl: ctl, lanes: make([]lane, len(lanes)), maxPayload: maxPayload, linger: lingerTime}
+	for i, c := range lanes {
+		d.lanes[i].conn = c
+	}
+	return d
+}
+
+// WriteControl implements session.Driver.
+func (d *driver) WriteControl(msg []byte) error {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	if d.closed.Load() {
+		return net.ErrClosed
+	}
+	return d.why(d.ctl.WriteControl(msg))
+}
+
+// ReadControl implements session.Driver.
+func (d *driver) ReadControl() ([]byte, error) {
+	d.reading.Lock()
+	defer d.reading.Unlock()
+	if d.closed.Load() {
+		return nil, net.ErrClosed
+	}
+	msg, err := d.ctl.ReadControl()
+	if err != nil {
+		// After a message that breaks the rules the peer is still there.
+		d.ended = !d.closed.Load() && !errors.Is(err, transport.ErrProtocol)
+		return nil, d.why(err)
+	}
+	return msg, nil
+}
+
+// Lanes implements session.Driver.
+func (d *driver) Lanes() int { return len(d.lanes) }
+
+// WriteFrame implements session.Driver.
+func (d *driver) WriteFrame(lane int, header, payload []byte) error {
+	if err := d.lanes[lane].write(header, payload); err != nil {
+		return d.why(fmt.Errorf("lane %d: %w", lane, err))
+	}
+	return nil
+}
+
+// ReadFrame implements session.Driver.
+func (d *driver) ReadFrame(lane int, header []byte, place session.Placer) (int, error) {
+	n, err := d.lanes[lane].read(header, d.maxPayload, place)
+	switch {
+	case err == nil:
+		return n, nil
+	case errors.Is(err, io.EOF):
+		return 0, d.why(io.EOF)
+	}
+	return 0, d.why(fmt.Errorf("lane %d: %w", lane, err))
+}
+
+// why replaces the error of a call that Close interrupted.
+func (d *driver) why(err error) error {
+	if err != nil && d.closed.Load() {
+		return net.ErrClosed
+	}
+	return err
+}
+
+// Close implements session.Driver. It ends the control direction in order and
+// waits, for a bounded time, for the peer to end its own: a socket that is
+// closed while bytes for it are under way answers with a reset, which can
+// destroy the last message at the peer.
+func (d *driver) Close() error {
+	if !d.closed.CompareAndSwap(false, true) {
+		return nil
+	}
+	past := time.Unix(1, 0)
+	for i := range d.lanes {
+		d.lanes[i].conn.SetDeadline(past) //nolint:errcheck // a dead socket unblocks by itself
+	}
+	d.ctl.conn.SetDeadline(past) //nolint:errcheck // as above
+	d.reading.Lock()
+	d.writing.Lock()
+	if !d.ended {
+		lingerClose(d.ctl.conn, d.linger)
+	}
+	d.writing.Unlock()
+	d.reading.Unlock()
+	errs := []error{closeSocket(d.ctl.conn)}
+	for i := range d.lanes {
+		errs = append(errs, closeSocket(d.lanes[i].conn))
+	}
+	return errors.Join(errs...)
+}
+
+// lingerClose ends this end's direction of c and reads what the peer still
+// sends, until it ends too or a bound is reached. The caller closes c.
+func lingerClose(c *net.TCPConn, limit time.Duration) {
+	if c.CloseWrite() != nil {
+		return
+	}
+	if c.SetReadDeadline(time.Now().Add(limit)) != nil {
+		return
+	}
+	io.CopyN(io.Discard, c, lingerBytes) //nolint:errcheck // whatever ends the wait ends it
+}
+
+// closeSocket closes c; that somebody else did is no error.
+func closeSocket(c net.Conn) error {
+	if err := c.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		return fmt.Errorf("tcp: close: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,141 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"pdlink/transport"
+	"pdlink/transport/session"
+)
+
+// Listen accepts connections at addr ("host:port"; port 0 takes a free one).
+// When the host has several addresses the first is used, IPv4 before IPv6. The
+// context bounds the look-up only. Errors: ErrInsecure for an address that is
+// not loopback, and what the network said.
+func (l *Link) Listen(ctx context.Context, addr string) (transport.Listener, error) {
+	addrs, err := resolve(ctx, l.names, addr)
+	if err != nil {
+		return nil, err
+	}
+	lc := net.ListenConfig{KeepAliveConfig: keepAlive()}
+	nl, err := lc.Listen(ctx, "tcp", addrs[0].String())
+	if err != nil {
+		return nil, fmt.Errorf("tcp: listen at %s: %w", addr, err)
+	}
+	tl, ok := nl.(*net.TCPListener)
+	if !ok {
+		nl.Close() //nolint:errcheck // the error that counts is returned
+		return nil, fmt.Errorf("tcp: listen at %s: got %T", addr, nl)
+	}
+	s := &listener{
+		link:      l,
+		nl:        tl,
+		strangers: gate{limit: maxStrangers},
+		waiting:   table{limit: maxPending},
+		queue:     make(chan *arrival, maxUnaccepted),
+	}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.running.Go(s.serve)
+	return s, nil
+}
+
+// listener implements transport.Listener.
+type listener struct {
+	link      *Link
+	nl        *net.TCPListener
+	strangers gate          // sockets whose first message has not come
+	waiting   table         // sessions whose lanes have not come
+	queue     chan *arrival // connections that nobody accepted yet
+	running   sync.WaitGroup
+
+	ctx  context.Context // ends when the listener closes
+	stop context.CancelFunc
+}
+
+// arrival is a complete connection whose session has not started: it holds
+// sockets but no ring and no goroutine.
+type arrival struct {
+	ctl    *control
+	lanes  []*net.TCPConn
+	agreed session.Agreement
+	opts   session.Options
+}
+
+func (a *arrival) close() {
+	closeSocket(a.ctl.conn) //nolint:errcheck // dropped
+	for _, c := range a.lanes {
+		closeSocket(c) //nolint:errcheck // dropped
+	}
+}
+
+// Addr implements transport.Listener.
+func (s *listener) Addr() string { return s.nl.Addr().String() }
+
+// Accept implements transport.Listener.
+func (s *listener) Accept(ctx context.Context) (transport.Conn, error) {
+	for {
+		if s.ctx.Err() != nil {
+			return nil, fmt.Errorf("tcp: accept at %s: %w", s.Addr(), transport.ErrClosed)
+		}
+		select {
+		case a := <-s.queue:
+			c, err := s.link.start(a.ctl, a.lanes, a.agreed, a.opts)
+			if err == nil {
+				return c, nil
+			}
+			a.close()
+			return nil, fmt.Errorf("tcp: accept at %s: %w", s.Addr(), err)
+		case <-ctx.Done():
+			return nil, fmt.Errorf("tcp: accept at %s: %w", s.Addr(), ctx.Err())
+		case <-s.ctx.Done():
+		}
+	}
+}
+
+// Close implements transport.Listener.
+func (s *listener) Close() error {
+	s.stop()
+	err := s.nl.Close()
+	if errors.Is(err, net.ErrClosed) {
+		err = nil // the second call
+	}
+	s.strangers.close()
+	s.waiting.close()
+	s.running.Wait()
+	for {
+		select {
+		case a := <-s.queue:
+			a.close()
+		default:
+			return err
+		}
+	}
+}
+
+// serve takes sockets until the listener is closed. A failure to accept one,
+// for want of descriptors for example, does not end it.
+func (s *listener) serve() {
+	pause := acceptPause
+	for {
+		c, err := s.nl.AcceptTCP()
+		if err == nil {
+			pause = acceptPause
+			s.running.Go(func() { s.greet(c) })
+			continue
+		}
+		if s.ctx.Err() != nil {
+			return
+		}
+		s.link.o.OnReject("", fmt.Errorf("tcp: accept at %s: %w", s.Addr(), err))
+		select {
+		case <-time.After(pause):
+			pause = min(2*pause, acceptPauseMax)
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}

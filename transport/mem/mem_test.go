@@ -1,0 +1,31 @@
+package mem_test
+
+import (
+	"testing"
+
+	"pdlink/transport"
+	"pdlink/transport/mem"
+	"pdlink/transport/session"
+	"pdlink/transport/transporttest"
+)
+
+func harness() transporttest.Harness {
+	return transporttest.Harness{Name: "mem", Links: links}
+}
+
+// links makes two links in a namespace of their own.
+func links(_ testing.TB, a, b transporttest.Options) (dial, listen transport.Link, addr string) {
+	l := mem.New(mem.Options{Session: options(b)})
+	return l.With(mem.Options{Session: options(a)}), l, ""
+}
+
+func options(o transporttest.Options) session.Options {
+	return session.Options{
+		SendRing: o.SendRing, RecvRing: o.RecvRing, Window: o.Window, Lanes: o.Lanes,
+		Sums: o.Sums, MaxMeta: o.MaxMeta, Intercept: o.Intercept,
+	}
+}
+
+func TestSuite(t *testing.T) { transporttest.Run(t, harness()) }
+
+func BenchmarkLink(b *testing.B) { transporttest.Bench(b, harness()) }

@@ -1,0 +1,44 @@
+package session
+
+// Driver is what a link supplies: it moves control messages and frames and knows
+// nothing of transfers. Each direction of each channel has one caller at a time;
+// different channels and directions are used concurrently.
+type Driver interface {
+	// WriteControl sends one encoded control message, at most
+	// wire.MaxControl bytes. The bytes may be reused when it returns. What was
+	// written before Close reaches a peer that goes on reading.
+	WriteControl(msg []byte) error
+
+	// ReadControl returns the next control message, valid until the next
+	// call. It must not allocate more than has arrived. io.EOF means that the
+	// peer ended its direction in order.
+	ReadControl() ([]byte, error)
+
+	// Lanes is the number of data lanes; it never changes.
+	Lanes() int
+
+	// WriteFrame sends an encoded header and the payload on a lane, and
+	// returns when the link no longer needs the bytes, also when it fails.
+	WriteFrame(lane int, header, payload []byte) error
+
+	// ReadFrame receives the next frame of a lane: the complete header into
+	// header (HeaderRoom bytes), then place returns the memory for the
+	// payload and the driver fills it; place is called at most once. The
+	// header's length and the payload's were checked against wire's rules and
+	// the agreed limit before place is called. It returns the encoded header's
+	// length. io.EOF means that the peer ended the lane in order.
+	ReadFrame(lane int, header []byte, place Placer) (int, error)
+
+	// Close unblocks every call and frees the link's resources. It is called
+	// once.
+	Close() error
+}
+
+// Placer returns the memory for the payload of a frame whose encoded header is
+// given, as many bytes as the header says. Its error ends the lane; ReadFrame
+// returns it wrapped.
+type Placer func(header []byte) (payload []byte, err error)
+
+// Interceptor stands between a session and its driver: fault injection and
+// measuring wrap here, for every link alike.
+type Interceptor func(Driver) Driver

@@ -1,0 +1,342 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"pdlink/transport"
+	"pdlink/transport/wire"
+)
+
+// outgoing implements transport.Outgoing.
+type outgoing struct {
+	c      *conn
+	handle uint32
+	id     transport.ID
+	replay bool // slots are free once written
+	ring   *transport.Ring
+
+	opened    chan struct{} // closed when the peer has admitted the transfer
+	done      chan struct{} // closed when the transfer has ended
+	wake      chan struct{} // capacity 1: there may be a grant to use
+	flushing  chan struct{} // capacity maxFlushes: flushes that the peer has not answered
+	finishing chan struct{} // capacity 1: held by Finish
+
+	mu       sync.Mutex // guards the fields below
+	admitted bool
+	ended    bool
+	err      error // why it ended, for every call but Finish
+	answer   []byte
+	result   []byte
+	resulted bool // result came; Finish returns it whatever err says
+	final    bool // Finish was said: nothing may be sent any more
+
+	next, granted uint64                   // frames sent; frames that may be sent in all
+	kept          []*txFrame               // frames whose slots are not free
+	acked         transport.Coverage       // blocks that were sent and are durable, as ranges of indices
+	tokens        uint64                   // the last flush's
+	flushes       map[uint64]chan struct{} // by token, closed by the answer
+	missing       []transport.Piece        // to be listed by the next flush
+	more          bool                     // the peer's list was cut
+	stats         transport.Stats
+}
+
+// txFrame is a frame on its way. The transfer's mutex guards the fields from
+// blocks on; the others belong to Send until the frame is queued, then to the
+// lane that writes it, then to whoever drops it.
+type txFrame struct {
+	o       *outgoing
+	lease   *transport.Lease
+	slot    transport.Slot
+	seq     uint64
+	pieces  []transport.Piece
+	payload []byte
+
+	blocks []uint32 // touched and not durable yet, without repeats
+	busy   bool     // queued or being written
+	at     int      // index in outgoing.kept
+
+	next *txFrame // in the queue, whose mutex guards it
+}
+
+func newOutgoing(c *conn, handle uint32, r transport.Request, ring *transport.Ring) *outgoing {
+	return &outgoing{
+		c: c, handle: handle, id: r.ID, replay: r.Replayable, ring: ring,
+		opened: make(chan struct{}), done: make(chan struct{}),
+		wake:      make(chan struct{}, 1),
+		flushing:  make(chan struct{}, maxFlushes),
+		finishing: make(chan struct{}, 1),
+		flushes:   make(map[uint64]chan struct{}, maxFlushes),
+	}
+}
+
+// offer says Open.
+func (o *outgoing) offer(r transport.Request) error {
+	msg, err := wire.AppendOpen(nil, &wire.Open{
+		Handle: o.handle, ID: r.ID, Part: uint16(r.Part), Parts: uint16(r.Parts),
+		Replayable: r.Replayable, Kind: r.Kind, Meta: r.Meta,
+	})
+	if err != nil {
+		return fmt.Errorf("open: %w", err)
+	}
+	o.c.out.add(msg)
+	return nil
+}
+
+// Answer implements transport.Outgoing.
+func (o *outgoing) Answer() []byte { return o.answer }
+
+// why is the error of calls after the end.
+func (o *outgoing) why() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.shut()
+}
+
+// shut is why nothing can be sent, nil while it can. The caller holds mu.
+func (o *outgoing) shut() error {
+	switch {
+	case o.ended:
+		return o.c.explain(o.err)
+	case o.final:
+		return errFinished
+	}
+	return nil
+}
+
+// Lease implements transport.Outgoing.
+func (o *outgoing) Lease(ctx context.Context) (*transport.Lease, error) {
+	if err := o.why(); err != nil {
+		return nil, err
+	}
+	slot, err := o.ring.Take(ctx, o.done)
+	if err != nil {
+		if errors.Is(err, transport.ErrClosed) {
+			return nil, o.why()
+		}
+		return nil, fmt.Errorf("lease: %w", err)
+	}
+	// The end may have come meanwhile, and with it a ring that waits for its
+	// slots to be unmapped.
+	if err := o.why(); err != nil {
+		slot.Put()
+		return nil, err
+	}
+	l := o.c.pool.getLease()
+	l.Reset(slot)
+	return l, nil
+}
+
+// Send implements transport.Outgoing.
+func (o *outgoing) Send(ctx context.Context, l *transport.Lease) error {
+	if !l.End() {
+		return errLease
+	}
+	err := o.why()
+	if err != nil || l.Empty() {
+		slot, _, _ := l.Frame(noSum)
+		o.c.unused(slot, l)
+		return err
+	}
+	slot, pieces, payload := l.Frame(o.c.sum)
+	if n, limit := len(payload), o.c.facts.MaxPayload; n > limit {
+		o.c.unused(slot, l)
+		return fmt.Errorf("send: %w: payload of %d bytes, agreed limit %d", transport.ErrTooLarge, n, limit)
+	}
+	f := o.c.pool.getTx()
+	f.o, f.lease, f.slot, f.pieces, f.payload = o, l, slot, pieces, payload
+	if err := o.queue(ctx, f); err != nil {
+		o.c.drop(f)
+		return err
+	}
+	return nil
+}
+
+// noSum stands in where a frame is not going to be sent.
+func noSum([]byte) uint64 { return 0 }
+
+// queue waits for a grant and hands f to the lanes.
+func (o *outgoing) queue(ctx context.Context, f *txFrame) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("send: %w", err)
+	}
+	for {
+		queued, err := o.tryQueue(f)
+		if queued || err != nil {
+			return err
+		}
+		select {
+		case <-o.wake:
+		case <-o.done:
+		case <-ctx.Done():
+			return fmt.Errorf("send: wait for a grant: %w", ctx.Err())
+		}
+	}
+}
+
+func (o *outgoing) tryQueue(f *txFrame) (bool, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err := o.shut(); err != nil {
+		return false, err
+	}
+	if o.next >= o.granted {
+		return false, nil
+	}
+	f.seq, f.busy = o.next, true
+	o.touch(f)
+	o.next++
+	o.stats.Frames++
+	o.stats.Bytes += uint64(len(f.payload))
+	o.stats.Pieces += uint64(len(f.pieces))
+	f.at = len(o.kept)
+	o.kept = append(o.kept, f)
+	o.c.ready.push(f) // under mu, so that the transfer's end cannot come between
+	if o.next < o.granted {
+		signal(o.wake)
+	}
+	return true, nil
+}
+
+// touch lists the blocks that f has to be kept for. The caller holds mu.
+func (o *outgoing) touch(f *txFrame) {
+	f.blocks = f.blocks[:0]
+	if o.replay {
+		return
+	}
+	for i := range f.pieces {
+		b := f.pieces[i].Block
+		if n := len(f.blocks); n > 0 && (f.blocks[n-1] == b || slices.Contains(f.blocks, b)) {
+			continue
+		}
+		if !o.durable(b) {
+			f.blocks = append(f.blocks, b)
+		}
+	}
+}
+
+// durable reports whether block b was sent and acknowledged. The caller holds
+// mu.
+func (o *outgoing) durable(b uint32) bool {
+	r := o.acked.Ranges()
+	i, found := slices.BinarySearchFunc(r, uint64(b), func(r transport.Range, b uint64) int {
+		switch {
+		case r.End <= b:
+			return -1
+		case r.Begin > b:
+			return 1
+		}
+		return 0
+	})
+	return found && i < len(r)
+}
+
+// wrote is called by a lane when the link no longer needs f. The frame may be
+// gone when it returns.
+func (o *outgoing) wrote(f *txFrame) {
+	o.mu.Lock()
+	f.busy = false
+	free := o.ended || len(f.blocks) == 0
+	if free {
+		o.unkeep(f)
+	}
+	o.mu.Unlock()
+	if free {
+		o.c.drop(f)
+	}
+}
+
+// unkeep takes f off the list of kept frames, if it is there. The caller holds
+// mu.
+func (o *outgoing) unkeep(f *txFrame) {
+	last := len(o.kept) - 1
+	if f.at > last || o.kept[f.at] != f {
+		return
+	}
+	moved := o.kept[last]
+	o.kept[f.at], moved.at = moved, f.at
+	o.kept[last] = nil
+	o.kept = o.kept[:last]
+}
+
+// drop gives back what a frame that nobody needs holds.
+func (c *conn) drop(f *txFrame) {
+	slot, l := f.slot, f.lease
+	c.pool.putTx(f)
+	c.unused(slot, l)
+}
+
+// unused gives back an ended lease and its slot.
+func (c *conn) unused(slot transport.Slot, l *transport.Lease) {
+	slot.Put()
+	c.pool.putLease(l)
+	if c.closed.Load() {
+		c.send.settle()
+	}
+}
+
+// dead reports whether f's transfer has ended, so that a lane need not write it.
+func (o *outgoing) dead() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.ended
+}
+
+// end ends the transfer once and frees the slots that it kept or queued; those
+// that lanes hold follow when the lanes are done. It reports whether it was the one.
+func (o *outgoing) end(err error) bool {
+	o.mu.Lock()
+	if o.ended {
+		o.mu.Unlock()
+		return false
+	}
+	ended := o.finalize(err)
+	o.mu.Unlock()
+	o.c.forgetOutgoing(o, ended)
+	return true
+}
+
+// finalize marks the end and returns the frames to drop. The caller holds mu.
+func (o *outgoing) finalize(err error) (free []*txFrame) {
+	o.ended, o.err = true, err
+	o.c.ready.remove(o)
+	for _, f := range o.kept {
+		if !f.busy {
+			free = append(free, f)
+		}
+	}
+	o.kept, o.missing = nil, nil
+	close(o.done)
+	return free
+}
+
+func (c *conn) forgetOutgoing(o *outgoing, free []*txFrame) {
+	for _, f := range free {
+		c.drop(f)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.outs, o.handle)
+}
+
+// Cancel implements transport.Outgoing.
+func (o *outgoing) Cancel(reason string) {
+	reason = wire.Printable(reason, transport.MaxReason)
+	if !o.end(&transport.CancelledError{Transfer: o.id, Reason: reason}) {
+		return
+	}
+	o.c.cancel(o.handle, true, reason)
+}
+
+// cancel tells the peer that a transfer ended early.
+func (c *conn) cancel(handle uint32, opener bool, reason string) {
+	msg, err := wire.AppendCancel(nil, &wire.Cancel{Handle: handle, FromOpener: opener, Reason: reason})
+	if err != nil {
+		c.end(fmt.Errorf("session: encode cancel: %w", err), true)
+		return
+	}
+	c.out.add(msg)
+}
