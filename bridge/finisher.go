@@ -1,0 +1,181 @@
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// finisher seals and publishes blocks as they become whole, and ends the
+// transfer. It is the only one that publishes.
+func (a *assembly) finisher() {
+	a.mu.Lock()
+	for !a.isOver() {
+		a.startSeals()
+		if a.failed == nil && a.visible < len(a.blocks) && a.blocks[a.visible].stage == stageSealed {
+			a.publish()
+			continue
+		}
+		a.cond.Wait()
+	}
+	a.over = true
+	if a.waiting != nil {
+		a.waiting.Stop()
+	}
+	a.mu.Unlock()
+	a.stopWrites()
+	err := a.target.Close()
+	a.mu.Lock()
+	if err != nil && a.failed == nil {
+		a.failed = fmt.Errorf("%w: close: %w", ErrStore, err)
+	}
+	a.decide()
+	v := a.verdict
+	a.mu.Unlock()
+	a.r.forget(a)
+	if a.r.o.OnVerdict != nil {
+		a.r.o.OnVerdict(v)
+	}
+	close(a.done)
+}
+
+// startSeals starts to seal blocks that are whole, up to the limit.
+func (a *assembly) startSeals() {
+	for i := a.visible; i < len(a.blocks) && a.failed == nil && a.sealing < sealers; i++ {
+		b := &a.blocks[i]
+		if b.stage == stageWhole && (!a.ordered || i == 0 || a.blocks[i-1].stage >= stageSealed) {
+			b.stage = stageSealing
+			a.sealing++
+			go a.seal(i)
+		}
+	}
+}
+
+func (a *assembly) seal(i int) {
+	b := &a.blocks[i]
+	b.io.Lock() // a sync of the same block may run
+	err := a.target.Seal(i)
+	b.io.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.sealing--
+	if err == nil {
+		b.stage = stageSealed
+	} else if a.failed == nil {
+		a.failed = fmt.Errorf("%w: seal block %d: %w", ErrStore, i, err)
+	}
+	a.cond.Broadcast()
+}
+
+// publish makes the next block visible and acknowledges it. It is called with
+// a.mu held and gives it up meanwhile.
+func (a *assembly) publish() {
+	i := a.visible
+	a.mu.Unlock()
+	err := a.target.Publish(i)
+	a.mu.Lock()
+	if err != nil {
+		a.failed = fmt.Errorf("%w: publish block %d: %w", ErrStore, i, err)
+		return
+	}
+	a.blocks[i].stage = stagePublished
+	a.blocks[i].visible.Store(true)
+	a.lastAt = time.Now()
+	a.advance()
+	visible := a.visible
+	var to []*member
+	for _, m := range a.members {
+		if m.in != nil && !m.ended {
+			to = append(to, m)
+		}
+	}
+	a.mu.Unlock()
+	for _, m := range to {
+		m.in.Ack(uint32(i)) //nolint:errcheck // a member that is gone is noticed by its own loop
+	}
+	if a.r.o.OnBlock != nil {
+		a.r.o.OnBlock(a.id, visible, len(a.blocks))
+	}
+	a.mu.Lock()
+}
+
+// advance moves the visible prefix over published blocks.
+func (a *assembly) advance() {
+	for a.visible < len(a.blocks) && a.blocks[a.visible].stage == stagePublished {
+		a.visible++
+	}
+}
+
+// isOver reports whether nothing more will come of the transfer. It starts the
+// wait for senders that are missing.
+func (a *assembly) isOver() bool {
+	if a.sealing > 0 {
+		return false
+	}
+	if a.failed != nil {
+		return true
+	}
+	if !a.joined {
+		return false
+	}
+	for _, m := range a.members {
+		if !m.ended {
+			return false
+		}
+	}
+	if a.visible < len(a.blocks) && a.blocks[a.visible].stage != stageOpen {
+		return false // it can still be sealed and published
+	}
+	if a.visible == len(a.blocks) || len(a.finished) == a.parts || a.expired {
+		return true
+	}
+	if a.waiting == nil {
+		if a.r.o.PartWait < 0 {
+			return true
+		}
+		a.waiting = time.AfterFunc(a.r.o.PartWait, func() {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			if a.waiting != nil {
+				a.expired = true
+			}
+			a.cond.Broadcast()
+		})
+	}
+	return false
+}
+
+// stopWrites returns when no member writes to the target any more.
+func (a *assembly) stopWrites() {
+	a.stopped.Store(true)
+	for i := range a.blocks {
+		a.blocks[i].io.Lock()
+		a.blocks[i].io.Unlock() //nolint:staticcheck // empty on purpose: it waits for the holders
+	}
+}
+
+// decide fixes the verdict. It is called with a.mu held.
+func (a *assembly) decide() {
+	v := &a.verdict
+	for _, m := range a.members {
+		if m.in != nil {
+			a.count(m)
+		}
+	}
+	v.Transfer, v.Total, v.Present, v.Blocks = a.id.String(), len(a.blocks), a.present, a.visible
+	v.Seconds = a.lastAt.Sub(a.started).Seconds()
+	switch {
+	case v.Total == 0:
+		v.State, v.Reason = Skipped, "the plan has no blocks"
+	case v.Blocks == v.Total:
+		v.State = Complete
+	case errors.Is(a.failed, ErrClosed):
+		v.State, v.Reason = Partial, "the receiver was stopped"
+	case a.failed != nil:
+		v.State, v.Reason = Partial, a.failed.Error()
+	case len(a.finished) < a.parts:
+		v.State, v.Reason = Partial, fmt.Sprintf("%d of %d senders did not finish", a.parts-len(a.finished), a.parts)
+	default:
+		v.State, v.Reason = Partial, "the senders finished without sending every byte"
+	}
+}

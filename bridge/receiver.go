@@ -1,0 +1,151 @@
+package bridge
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"pdlink/transport"
+)
+
+// Options set a Receiver up. Open is required; the zero value of the rest works.
+type Options struct {
+	// Open checks a transfer's plan and opens its target.
+	Open Opener
+
+	// PartWait is how long an incomplete transfer stays open for senders that
+	// are missing or lost after every other one finished. 0 means
+	// DefaultPartWait, negative not at all.
+	PartWait time.Duration
+
+	// OnVerdict is called once for each transfer that was admitted, from a
+	// goroutine of the receiver, before the senders hear of it.
+	OnVerdict func(Verdict)
+
+	// OnBlock is called after a block became visible, in chain order within a
+	// transfer, with the number of visible blocks and of blocks in the plan.
+	OnBlock func(id transport.ID, visible, total int)
+}
+
+// Receiver takes transfers from any number of connections and puts their blocks
+// into targets. It may be used concurrently.
+type Receiver struct {
+	o  Options
+	wg sync.WaitGroup // finishers and members
+
+	mu     sync.Mutex // guards live and closed
+	live   map[transport.ID]*assembly
+	closed bool
+}
+
+// NewReceiver returns a receiver with nothing to do.
+func NewReceiver(o Options) *Receiver {
+	if o.PartWait == 0 {
+		o.PartWait = DefaultPartWait
+	}
+	return &Receiver{o: o, live: make(map[transport.ID]*assembly)}
+}
+
+// Serve takes the transfers that a connection's peer offers until the
+// connection or the context ends, and returns why. The caller closes the
+// connection.
+func (r *Receiver) Serve(ctx context.Context, conn transport.Conn) error {
+	var offers sync.WaitGroup
+	defer offers.Wait()
+	for {
+		offer, err := conn.Accept(ctx)
+		if err != nil {
+			return err
+		}
+		offers.Go(func() { r.take(ctx, conn.Facts(), offer) })
+	}
+}
+
+// Close ends all transfers with what is visible so far, and waits for them.
+func (r *Receiver) Close() error {
+	r.mu.Lock()
+	r.closed = true
+	live := make([]*assembly, 0, len(r.live))
+	for _, a := range r.live {
+		live = append(live, a)
+	}
+	r.mu.Unlock()
+	for _, a := range live {
+		a.fail(ErrClosed)
+	}
+	r.wg.Wait()
+	return nil
+}
+
+// take sees one offer through to its end.
+func (r *Receiver) take(ctx context.Context, facts transport.Facts, offer transport.Offer) {
+	req := offer.Request()
+	a, m, err := r.join(req, facts)
+	if err != nil {
+		refused := &transport.RefusedError{Reason: err.Error()}
+		errors.As(err, &refused)
+		offer.Refuse(refused.Code, refused.Reason) //nolint:errcheck // it fails when nobody is left to tell
+		return
+	}
+	in, err := offer.Admit(a.answer)
+	if err != nil {
+		a.leave(m, false)
+		return
+	}
+	a.serve(ctx, m, in)
+}
+
+// join finds or opens the transfer that a request belongs to and makes the
+// sender a member of it.
+func (r *Receiver) join(req transport.Request, facts transport.Facts) (*assembly, *member, error) {
+	digest := planDigest(req)
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return nil, nil, ErrClosed
+	}
+	a := r.live[req.ID]
+	if a == nil {
+		a = newAssembly(r, req, digest)
+		r.live[req.ID] = a
+		r.wg.Add(1) // ended by finisher, or below
+	}
+	r.mu.Unlock()
+	opened := false
+	a.once.Do(func() { opened = true; a.open(req) })
+	if a.openErr != nil {
+		if opened {
+			r.forget(a)
+			r.wg.Done()
+		}
+		return nil, nil, a.openErr
+	}
+	if opened {
+		go func() {
+			defer r.wg.Done()
+			a.finisher()
+		}()
+	}
+	m, err := a.join(req, digest, facts)
+	return a, m, err
+}
+
+// forget makes the id free for a new transfer.
+func (r *Receiver) forget(a *assembly) {
+	r.mu.Lock()
+	if r.live[a.id] == a {
+		delete(r.live, a.id)
+	}
+	r.mu.Unlock()
+}
+
+// planDigest tells plans apart: senders of one transfer must agree on it.
+func planDigest(req transport.Request) [sha256.Size]byte {
+	h := sha256.New()
+	fmt.Fprintf(h, "%d %s\n", len(req.Kind), req.Kind)
+	h.Write(req.Meta)
+	return [sha256.Size]byte(h.Sum(nil))
+}

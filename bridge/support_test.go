@@ -1,0 +1,288 @@
+package bridge_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"pdlink/bridge"
+	"pdlink/transport"
+	"pdlink/transport/mem"
+	"pdlink/transport/session"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// recorder is a target that keeps blocks in memory and checks how it is used.
+type recorder struct {
+	mu        sync.Mutex
+	blocks    [][]byte
+	written   []transport.Coverage
+	sealed    []bool
+	published []int
+	synced    int
+	closed    bool
+	faults    []string
+	fail      func(op string, block int) error
+}
+
+func newRecorder(blocks int, size int64) *recorder {
+	r := &recorder{blocks: make([][]byte, blocks), written: make([]transport.Coverage, blocks), sealed: make([]bool, blocks)}
+	for i := range r.blocks {
+		r.blocks[i] = make([]byte, size)
+	}
+	return r
+}
+
+func (r *recorder) begin(op string, block int) error {
+	if r.closed {
+		r.faults = append(r.faults, fmt.Sprintf("%s of block %d after Close", op, block))
+	}
+	if r.fail != nil {
+		return r.fail(op, block)
+	}
+	return nil
+}
+
+func (r *recorder) Write(block int, off int64, p []byte) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.begin("write", block); err != nil {
+		return err
+	}
+	if n := r.written[block].Add(transport.Range{Begin: uint64(off), End: uint64(off) + uint64(len(p))}); n != uint64(len(p)) {
+		r.faults = append(r.faults, fmt.Sprintf("block %d: %d bytes at %d written twice", block, len(p)-int(n), off))
+	}
+	copy(r.blocks[block][off:], p)
+	return nil
+}
+
+func (r *recorder) Sync(block int) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.synced++
+	return r.begin("sync", block)
+}
+
+func (r *recorder) Seal(block int) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.begin("seal", block); err != nil {
+		return err
+	}
+	if r.sealed[block] || r.written[block].Bytes() != uint64(len(r.blocks[block])) {
+		r.faults = append(r.faults, fmt.Sprintf("block %d sealed twice or too early", block))
+	}
+	r.sealed[block] = true
+	return nil
+}
+
+func (r *recorder) Publish(block int) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.begin("publish", block); err != nil {
+		return err
+	}
+	if !r.sealed[block] {
+		r.faults = append(r.faults, fmt.Sprintf("block %d published unsealed", block))
+	}
+	r.published = append(r.published, block)
+	return nil
+}
+
+func (r *recorder) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	return nil
+}
+
+// blockData is what a block of the tests holds.
+func blockData(block int, size int64) []byte {
+	b := make([]byte, size)
+	rng := rand.New(rand.NewPCG(7, uint64(block)))
+	for i := range b {
+		b[i] = byte(rng.Uint32())
+	}
+	return b
+}
+
+// bench is a receiver and the way to reach it.
+type bench struct {
+	t        *testing.T
+	link     *mem.Link
+	receiver *bridge.Receiver
+	target   *recorder
+	present  []bool
+	ordered  bool
+	verdicts chan bridge.Verdict
+	blocks   int
+	size     int64
+}
+
+func newBench(t *testing.T, blocks int, size int64, set func(*bench, *bridge.Options, *session.Options)) *bench {
+	t.Helper()
+	b := &bench{t: t, target: newRecorder(blocks, size), verdicts: make(chan bridge.Verdict, 8), blocks: blocks, size: size}
+	var so session.Options
+	o := bridge.Options{
+		PartWait:  -1,
+		OnVerdict: func(v bridge.Verdict) { b.verdicts <- v },
+		Open: func(kind string, meta []byte) (bridge.Opened, error) {
+			if kind != "test" {
+				return bridge.Opened{}, fmt.Errorf("kind %q", kind)
+			}
+			return bridge.Opened{Target: b.target, Blocks: blocks, BlockBytes: size, Present: b.present, Ordered: b.ordered}, nil
+		},
+	}
+	if set != nil {
+		set(b, &o, &so)
+	}
+	b.receiver = bridge.NewReceiver(o)
+	b.link = mem.New(mem.Options{Session: so})
+	ctx, cancel := context.WithCancel(t.Context())
+	l, err := b.link.Listen(ctx, "decoder")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			conn, err := l.Accept(ctx)
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				b.receiver.Serve(ctx, conn)
+				conn.Close()
+			})
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		l.Close()
+		b.receiver.Close()
+		wg.Wait()
+		for _, f := range b.target.faults {
+			t.Error(f)
+		}
+	})
+	return b
+}
+
+func (b *bench) dial() transport.Conn {
+	b.t.Helper()
+	conn, err := b.link.Dial(b.t.Context(), "decoder")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func (b *bench) open(conn transport.Conn, part, parts int) *bridge.Sender {
+	b.t.Helper()
+	s, err := bridge.OpenSender(b.t.Context(), conn, request(part, parts))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return s
+}
+
+func request(part, parts int) transport.Request {
+	return transport.Request{ID: transport.ID{1}, Kind: "test", Part: part, Parts: parts, Replayable: true, Meta: []byte("plan")}
+}
+
+func (b *bench) verdict() bridge.Verdict {
+	b.t.Helper()
+	select {
+	case v := <-b.verdicts:
+		return v
+	case <-time.After(20 * time.Second):
+		b.t.Fatal("no verdict")
+		return bridge.Verdict{}
+	}
+}
+
+// check demands that exactly the blocks below n were published, in order, and
+// hold what was sent.
+func (b *bench) check(n int) {
+	b.t.Helper()
+	b.target.mu.Lock()
+	defer b.target.mu.Unlock()
+	var want []int
+	for i := range n {
+		if i >= len(b.present) || !b.present[i] {
+			want = append(want, i)
+		}
+	}
+	if !slices.Equal(b.target.published, want) {
+		b.t.Fatalf("published %v, want %v", b.target.published, want)
+	}
+	for _, i := range b.target.published {
+		if !bytes.Equal(b.target.blocks[i], blockData(i, b.size)) {
+			b.t.Errorf("block %d differs", i)
+		}
+	}
+}
+
+// pieces is a source that sends ranges of blocks.
+type pieces struct {
+	size  int64
+	list  []piece
+	after func(i int) error
+	runs  int
+}
+
+type piece struct {
+	block      int
+	begin, end int64
+}
+
+func (p *pieces) Run(ctx context.Context, to bridge.Sink) error {
+	p.runs++
+	for i, x := range p.list {
+		if err := to.Put(ctx, x.block, x.begin, blockData(x.block, p.size)[x.begin:x.end]); err != nil {
+			return err
+		}
+		if p.after != nil {
+			if err := to.Push(ctx); err != nil {
+				return err
+			}
+			if err := p.after(i); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// shuffled cuts every block into random pieces in random order.
+func shuffled(blocks int, size int64, seed uint64) []piece {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	var out []piece
+	for b := range blocks {
+		for at := int64(0); at < size; {
+			n := min(1+rng.Int64N(size/3), size-at)
+			out = append(out, piece{b, at, at + n})
+			at += n
+		}
+	}
+	rng.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
+	return out
+}
+
+func whole(size int64, blocks ...int) []piece {
+	var out []piece
+	for _, b := range blocks {
+		out = append(out, piece{b, 0, size})
+	}
+	return out
+}
+

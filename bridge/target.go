@@ -1,0 +1,37 @@
+package bridge
+
+// Target is where the blocks of one transfer go; package omlx has the real one.
+// Write, Sync and Seal are called concurrently for different blocks, and Write
+// also for different ranges of one block; Publish is called for one block at a
+// time, in chain order; Close is called once, after everything else returned.
+type Target interface {
+	// Write stores bytes of a block's data, a range at most once.
+	Write(block int, off int64, p []byte) error
+
+	// Sync makes durable what was written of a block that is not sealed yet.
+	Sync(block int) error
+
+	// Seal is called once for a block whose data is all there: it checks the
+	// block against the plan and makes it durable, still invisible.
+	Seal(block int) error
+
+	// Publish makes a sealed block visible and durable under its name.
+	Publish(block int) error
+
+	// Close drops what was not published.
+	Close() error
+}
+
+// Opened is a target that is ready for a transfer.
+type Opened struct {
+	Target     Target
+	Blocks     int    // blocks of the plan
+	BlockBytes int64  // bytes of each block's data
+	Present    []bool // blocks that are visible already, len Blocks (nil: none)
+	// Ordered says that a block can be sealed only after the block before it.
+	Ordered bool
+}
+
+// Opener checks a transfer's kind and plan and opens its target. Its error is
+// the reason that the sender is told.
+type Opener func(kind string, meta []byte) (Opened, error)

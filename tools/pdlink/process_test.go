@@ -1,0 +1,326 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"pdlink/bridge/omlx"
+	"pdlink/bridge/replay"
+)
+
+// mainEnv, set to 1, makes the test binary be pdlink: its arguments are a
+// command line. So a test can kill a real process, and the code in it is what
+// was compiled for the test, race detector included.
+const mainEnv = "PDLINK_TEST_MAIN"
+
+// processLimit ends a process that hangs. Every command of these tests is done
+// within a second or two, on a busy machine within ten.
+const processLimit = time.Minute
+
+func TestMain(m *testing.M) {
+	if os.Getenv(mainEnv) == "1" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// process is a pdlink command line that runs as a process of its own. It ends
+// with the test at the latest.
+type process struct {
+	args     []string
+	cmd      *exec.Cmd
+	out, err output
+	done     chan struct{} // closed when it has ended and its output is complete
+}
+
+// start runs a command line. An argument list that starts with a program's
+// path runs that program instead, with pdlink's own path where "{}" stands.
+func start(tb testing.TB, args ...string) *process {
+	tb.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		tb.Fatalf("find the test binary: %v", err)
+	}
+	p := &process{args: args, done: make(chan struct{})}
+	if strings.HasPrefix(args[0], "/") {
+		p.cmd = exec.Command(args[0], args[1:]...)
+		for i, a := range p.cmd.Args {
+			if a == "{}" {
+				p.cmd.Args[i] = self
+			}
+		}
+	} else {
+		p.cmd = exec.Command(self, args...)
+	}
+	p.cmd.Env = append(os.Environ(), mainEnv+"=1")
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.err
+	if err := p.cmd.Start(); err != nil {
+		tb.Fatalf("start pdlink %v: %v", args, err)
+	}
+	limit := time.AfterFunc(processLimit, func() { p.cmd.Process.Kill() }) // wait reports it as a kill
+	go func() {
+		p.cmd.Wait() // the state says how it went
+		limit.Stop()
+		close(p.done)
+	}()
+	tb.Cleanup(p.kill)
+	return p
+}
+
+// kill ends the process as kill -9 does, and waits until it is gone.
+func (p *process) kill() {
+	p.cmd.Process.Kill() // it may have ended
+	<-p.done
+}
+
+// signal asks the process to end.
+func (p *process) signal() { p.cmd.Process.Signal(syscall.SIGTERM) }
+
+// wait returns the exit status, -1 if a signal ended the process.
+func (p *process) wait() int {
+	<-p.done
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// crashed says how a process ended that should not have ended that way: by the
+// Go runtime. Empty if it did not.
+func (p *process) crashed() string {
+	text := p.err.String()
+	for _, sign := range []string{"panic:", "fatal error:", "goroutine 1 [", "DATA RACE", "SIG"} {
+		if strings.Contains(text, sign) {
+			return fmt.Sprintf("pdlink %v crashed: %s", p.args, text)
+		}
+	}
+	return ""
+}
+
+// String shows a process in a failure message.
+func (p *process) String() string {
+	return fmt.Sprintf("pdlink %s\n  stdout: %s\n  stderr: %s", strings.Join(p.args, " "),
+		strings.TrimSpace(p.out.String()), strings.TrimSpace(p.err.String()))
+}
+
+// output gathers what a process writes. It may be used concurrently.
+type output struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
+}
+
+// events returns the complete lines whose event is name, as JSON.
+func (o *output) events(name string) [][]byte {
+	var found [][]byte
+	for line := range strings.Lines(o.String()) {
+		var e struct{ Event string }
+		if strings.HasSuffix(line, "\n") && json.Unmarshal([]byte(line), &e) == nil && e.Event == name {
+			found = append(found, []byte(line))
+		}
+	}
+	return found
+}
+
+// receiver is a `pdlink decode` that listens.
+type receiver struct {
+	*process
+	addr string // host:port
+}
+
+// startReceiver starts one on a free port and waits until it listens.
+func startReceiver(tb testing.TB, store string, flags ...string) *receiver {
+	tb.Helper()
+	args := []string{"decode", "--json", "--listen", "tcp://127.0.0.1:0", "--store", store}
+	r := &receiver{process: start(tb, append(args, flags...)...)}
+	if !eventually(processLimit, func() bool { return len(r.out.events("listening")) > 0 || r.ended() }) || r.ended() {
+		tb.Fatalf("receiver does not listen: %v", r)
+	}
+	var e listening
+	if err := json.Unmarshal(r.out.events("listening")[0], &e); err != nil {
+		tb.Fatalf("receiver's first line: %v", err)
+	}
+	r.addr = strings.TrimPrefix(e.Listen, "tcp://")
+	return r
+}
+
+func (p *process) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// verdicts are the transfers that the receiver has reported.
+func (r *receiver) verdicts(tb testing.TB) []verdictEvent {
+	tb.Helper()
+	lines := r.out.events("transfer")
+	all := make([]verdictEvent, len(lines))
+	for i, line := range lines {
+		if err := json.Unmarshal(line, &all[i]); err != nil {
+			tb.Fatalf("receiver's verdict %s: %v", line, err)
+		}
+	}
+	return all
+}
+
+// stop ends the receiver in order and checks that it leaves nothing behind.
+func (r *receiver) stop(tb testing.TB, want *expectation, store string) {
+	tb.Helper()
+	r.signal()
+	if status := r.wait(); status != exitOK || len(r.out.events("ended")) != 1 {
+		tb.Errorf("receiver ended with status %d, want 0 and an event: %v", status, r)
+	}
+	if c := want.check(tb, store); c.parts > 0 {
+		tb.Errorf("%d temporary files left after an orderly end", c.parts)
+	}
+}
+
+// eventually polls until ok or the time is over.
+func eventually(limit time.Duration, ok func() bool) bool {
+	for deadline := time.Now().Add(limit); ; time.Sleep(time.Millisecond) {
+		if ok() {
+			return true
+		}
+		if time.Now().After(deadline) {
+			return false
+		}
+	}
+}
+
+// expectation is what a store may hold: the blocks of one case in one format.
+type expectation struct {
+	name, format string
+	hashes       []omlx.Hash
+	index        map[string]int // file name to block
+	store        string         // complete, made without faults
+	bytes        []int64        // size of each block's file
+}
+
+// expect makes the reference for a case in a format. Where the decoder's own
+// blocks are recorded, it is compared with them on the way.
+func expect(tb testing.TB, name, format string) *expectation {
+	tb.Helper()
+	dir := filepath.Join(casesDir, name)
+	c, err := replay.Load(dir)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	spec, err := c.Spec(replay.Overrides{Format: format})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	x := &expectation{name: name, format: format, hashes: c.Plan(spec).Hashes, index: map[string]int{}, store: tb.TempDir()}
+	p := start(tb, "replay", dir, "--store", x.store, "--format", format, "--json", "--no-sync")
+	if status := p.wait(); status != exitOK {
+		tb.Fatalf("reference: status %d: %v", status, p)
+	}
+	for k, h := range x.hashes {
+		x.index[h.String()+".safetensors"] = k
+		info, err := os.Stat(x.path(x.store, k))
+		if err != nil {
+			tb.Fatalf("reference: %v", err)
+		}
+		x.bytes = append(x.bytes, info.Size())
+	}
+	return x
+}
+
+// path is where block k lies in a store.
+func (x *expectation) path(store string, k int) string {
+	name := x.hashes[k].String()
+	return filepath.Join(store, name[:1], name+".safetensors")
+}
+
+// total is the size of all blocks' files.
+func (x *expectation) total() (n int64) {
+	for _, size := range x.bytes {
+		n += size
+	}
+	return n
+}
+
+// contents is what lies in a store.
+type contents struct {
+	visible int // blocks, a contiguous prefix of the chain
+	parts   int // temporary files of pdlink
+}
+
+// check looks at a store as a decoder's scan does, hidden names and odd folders
+// included, and demands that everything a decoder could take for a block is one
+// of the expected blocks, identical to it, and that they are a contiguous
+// prefix. A receiver may be at work meanwhile.
+func (x *expectation) check(tb testing.TB, store string) (c contents) {
+	tb.Helper()
+	seen := make([]bool, len(x.hashes))
+	err := filepath.WalkDir(store, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && strings.HasSuffix(path, ".part"):
+			return nil // it was removed meanwhile
+		case err != nil:
+			return err
+		case d.IsDir():
+			return nil
+		}
+		switch k, known := x.index[d.Name()]; {
+		case known && path == x.path(store, k):
+			seen[k] = true
+			x.identical(tb, store, k)
+		case strings.HasPrefix(d.Name(), ".") && strings.HasSuffix(d.Name(), ".part"):
+			c.parts++
+		default:
+			tb.Errorf("%s does not belong into the store", path)
+		}
+		return nil
+	})
+	if err != nil {
+		tb.Errorf("scan store: %v", err)
+	}
+	for k, ok := range seen {
+		if ok && k > c.visible { // seen after an earlier folder was read: it may be there by now
+			for ; c.visible < k; c.visible++ {
+				if _, err := os.Lstat(x.path(store, c.visible)); err != nil {
+					tb.Errorf("block %d is visible and block %d is not: %v", k, c.visible, err)
+					break
+				}
+				x.identical(tb, store, c.visible)
+			}
+		}
+		if ok {
+			c.visible = max(c.visible, k+1)
+		}
+	}
+	return c
+}
+
+// identical compares a visible block with the reference.
+func (x *expectation) identical(tb testing.TB, store string, k int) {
+	tb.Helper()
+	d, err := omlx.Compare(x.path(x.store, k), x.path(store, k))
+	if err != nil {
+		tb.Errorf("block %d is visible and cannot be read: %v", k, err)
+	} else if !d.Equal() {
+		tb.Errorf("block %d is visible and wrong: %s", k, d)
+	}
+}

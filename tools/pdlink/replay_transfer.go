@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+
+	"pdlink/bridge"
+	"pdlink/bridge/omlx"
+	"pdlink/bridge/replay"
+	"pdlink/transport"
+)
+
+// transfer moves a job's blocks, to a receiver in this process or elsewhere.
+func (f *replayFlags) transfer(ctx context.Context, io streams, j *job) (bridge.Verdict, error) {
+	if f.to != "" {
+		link, addr, err := openLink(f.to, linkOptions{})
+		if err != nil {
+			return bridge.Verdict{}, err
+		}
+		return f.send(ctx, io, j, link, addr)
+	}
+	open := bridge.Opener(openDiscard)
+	if !f.discard {
+		store, err := omlx.Open(f.store, omlx.StoreOptions{NoSync: f.noSync})
+		if err != nil {
+			return bridge.Verdict{}, err
+		}
+		open = openStore(store)
+	}
+	link, addr, err := openLink(f.link, linkOptions{})
+	if err != nil {
+		return bridge.Verdict{}, err
+	}
+	r, err := startReceiving(ctx, link, addr, bridge.Options{Open: open})
+	if err != nil {
+		return bridge.Verdict{}, err
+	}
+	v, err := f.send(ctx, io, j, link, r.listener.Addr())
+	return v, errors.Join(err, r.stop())
+}
+
+// send runs the job's senders and returns the receiver's verdict, which is the
+// same for all of them.
+func (f *replayFlags) send(ctx context.Context, io streams, j *job, link transport.Link, addr string) (bridge.Verdict, error) {
+	meta, err := j.plan.MarshalBinary()
+	if err != nil {
+		return bridge.Verdict{}, err
+	}
+	id, err := f.transferID(meta)
+	if err != nil {
+		return bridge.Verdict{}, err
+	}
+	if err := f.checkKeep(j); err != nil {
+		return bridge.Verdict{}, err
+	}
+	step, end := io.progress("send")
+	defer end()
+	shares := []replay.Share{f.share}
+	if f.senders > 1 {
+		shares = shares[:0]
+		for i := range f.senders {
+			shares = append(shares, replay.Share{Part: i, Parts: f.senders})
+		}
+	}
+	verdicts := make([]bridge.Verdict, len(shares))
+	g, ctx := errgroup.WithContext(ctx)
+	for i, share := range shares {
+		g.Go(func() error {
+			o := replay.Options{Share: share, Chunk: f.chunk, Numerics: f.numerics, Workers: f.workers}
+			if i == 0 {
+				o.Progress = step
+			}
+			src, err := j.source(o)
+			if err != nil {
+				return err
+			}
+			req := transport.Request{
+				ID: id, Kind: kindOMLX, Part: share.Part, Parts: share.Parts, Replayable: !f.keep, Meta: meta,
+			}
+			verdicts[i], err = sendPart(ctx, link, addr, req, src)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return bridge.Verdict{}, err
+	}
+	return verdicts[0], nil
+}
+
+// sendPart is one sender, on a connection of its own.
+func sendPart(ctx context.Context, link transport.Link, addr string, req transport.Request, src bridge.Source) (bridge.Verdict, error) {
+	conn, err := link.Dial(ctx, addr)
+	if err != nil {
+		return bridge.Verdict{}, err
+	}
+	defer conn.Close() //nolint:errcheck // the transfer is over
+	s, err := bridge.OpenSender(ctx, conn, req)
+	if errors.Is(err, transport.ErrRefused) {
+		return bridge.Verdict{}, fmt.Errorf("declined: %w", err)
+	}
+	if err != nil {
+		return bridge.Verdict{}, err
+	}
+	return s.Run(ctx, src)
+}
+
+// checkKeep makes sure that keeping frames cannot wait for ever.
+func (f *replayFlags) checkKeep(j *job) error {
+	if !f.keep {
+		return nil
+	}
+	layout, err := omlx.NewLayout(j.plan.Spec)
+	if err != nil {
+		return err
+	}
+	chunk := f.chunk
+	if chunk == 0 {
+		chunk = replay.DefaultChunk
+	}
+	blocks := len(j.plan.Hashes)
+	if chunk > 0 { // a chunk that starts inside a block touches one more
+		blocks = min(blocks, (chunk+j.plan.Spec.BlockTokens-1)/j.plan.Spec.BlockTokens+1)
+	}
+	ring := int64(transport.DefaultSlots) * (transport.DefaultSlot - transport.HeaderRoom)
+	if err := bridge.CheckRing(ring, int64(blocks)*layout.WireSize()); err != nil {
+		return fmt.Errorf("--keep: %w", err)
+	}
+	return nil
+}

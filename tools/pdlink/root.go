@@ -1,0 +1,29 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+)
+
+// newRoot builds the command tree.
+func newRoot(io streams) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "pdlink",
+		Short: "let one machine prefill and another decode",
+		Long: `pdlink moves finished prefix-cache blocks from a machine that prefills to the
+store of a decoder, where they are an ordinary prefix hit.
+
+  pdlink demo                     see the whole job run on what is built in
+  pdlink decode --store DIR       receive blocks on the decoder's host
+  pdlink replay CASE --to URL     send the blocks of a recorded prefill
+  pdlink store verify DIR         check what is in a store
+
+Exit status: 0 all that was expected is there, 1 it is not, 2 the command line
+or the input cannot be used.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	root.AddCommand(newReplay(io), newDecode(io), newStore(io), newDemo(io), newVersion(io))
+	return root
+}
