@@ -285,4 +285,3 @@ func whole(size int64, blocks ...int) []piece {
 	}
 	return out
 }
-

@@ -1,6 +1,7 @@
 package safetensors
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"unicode/utf16"
@@ -84,6 +85,9 @@ func (p *parser) header() (Header, error) {
 	var h Header
 	err := p.object(func(key string) error {
 		if key == metadataKey {
+			if p.null() {
+				return nil // written by MLX for a file without metadata
+			}
 			h.Metadata = []KV{}
 			return p.object(func(k string) error {
 				v, err := p.text()
@@ -96,6 +100,16 @@ func (p *parser) header() (Header, error) {
 		return err
 	})
 	return h, err
+}
+
+// null takes the literal if it is next.
+func (p *parser) null() bool {
+	p.space()
+	if !bytes.HasPrefix(p.buf[p.pos:], []byte("null")) {
+		return false
+	}
+	p.pos += len("null")
+	return true
 }
 
 func (p *parser) tensor(name string) (Tensor, error) {

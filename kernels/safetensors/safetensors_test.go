@@ -62,7 +62,8 @@ func TestParseHeaderRefuses(t *testing.T) {
 		"duplicate meta":     {`{"__metadata__":{"k":"1","k":"2"}}`, 0, ErrHeader, "duplicate"},
 		"meta twice":         {`{"__metadata__":{},"__metadata__":{}}`, 0, ErrHeader, "duplicate"},
 		"meta number":        {`{"__metadata__":{"k":1}}`, 0, ErrHeader, "expected"},
-		"meta null":          {`{"__metadata__":null}`, 0, ErrHeader, "expected"},
+		"meta nul":           {`{"__metadata__":nul}`, 0, ErrHeader, "expected"},
+		"tensor null":        {`{"a":null}`, 0, ErrHeader, "expected"},
 		"unknown dtype":      {`{"a":{"dtype":"F4","shape":[8],"data_offsets":[0,4]}}`, 4, ErrHeader, "unknown dtype"},
 		"unknown field":      {`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"x":"y"}}`, 4, ErrHeader, "unknown field"},
 		"missing field":      {`{"a":{"dtype":"F32","data_offsets":[0,4]}}`, 4, ErrHeader, "of the fields"},
@@ -111,6 +112,9 @@ func TestParseHeaderAccepts(t *testing.T) {
 	}
 	if h, err := ParseHeader([]byte(`{}`), 0); err != nil || h.Metadata != nil {
 		t.Errorf("empty object: %v, %v", h, err)
+	}
+	if h, err := ParseHeader([]byte(`{"__metadata__": null,`+a4+`}`), 4); err != nil || h.Metadata != nil || len(h.Tensors) != 1 {
+		t.Errorf("null metadata: %v, %v", h, err)
 	}
 }
 

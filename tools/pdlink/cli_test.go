@@ -145,7 +145,7 @@ func edited(t *testing.T, name string, change func(map[string]any)) string {
 // capture goes.
 func prompt(n int) func(map[string]any) {
 	return func(m map[string]any) {
-		m["tokens"] = m["tokens"].([]any)[:n] //nolint:errcheck // the cases have it
+		m["tokens"] = m["tokens"].([]any)[:n]
 		delete(m, "blocks")
 	}
 }
@@ -216,10 +216,10 @@ func TestRefusedInput(t *testing.T) {
 		{"unknown model", []string{"replay", "--synthetic", "gpt", "--tokens", "9999", "--discard"}, exitUsage, "deepseek-v4-flash"},
 		{"too few tokens", []string{"replay", "--synthetic", "qwen3-32b", "--tokens", "9", "--discard"}, exitUsage, "less than one block"},
 		{"tampered tokens", []string{"replay", edited(t, "kv-qwen3", func(m map[string]any) {
-			m["tokens"].([]any)[3] = 1 //nolint:errcheck // the case has it
+			m["tokens"].([]any)[3] = 1
 		}), "--store", store}, exitUsage, "hashes"},
 		{"no ratios", []string{"replay", edited(t, "dsv4-a", func(m map[string]any) {
-			delete(m["config"].(map[string]any), "compress_ratios") //nolint:errcheck // the case has it
+			delete(m["config"].(map[string]any), "compress_ratios")
 		}), "--store", store}, exitUsage, "compress_ratios"},
 		{"more captured than there is", []string{"replay", edited(t, "kv-qwen3", set("captured_tokens", 1400)), "--store", store}, exitFailed, "layer_0.k"},
 		{"captured beyond the prompt", []string{"replay", edited(t, "kv-qwen3", set("captured_tokens", 9999)), "--store", store}, exitUsage, "captured_tokens"},

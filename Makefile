@@ -1,0 +1,150 @@
+# pdlink: build, test and measure. `make help` lists the targets; everything generated lies in .build/, which git ignores.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+GO     ?= go
+PYTHON ?= python3.11
+BUILD  := $(CURDIR)/.build
+BIN    := $(BUILD)/bin
+
+# Versions of the tools, so that two machines find the same things. They are installed into .build/bin and kept there.
+GOLANGCI_VERSION := 2.15.0
+RUFF_VERSION     := 0.17.6
+
+# A binary names its commit where there is one; an exported tree or a checkout of somebody else's builds without it.
+VCS     := $(if $(shell git rev-parse --verify HEAD 2>/dev/null),auto,false)
+GOBUILD := CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=$(VCS)
+
+# Both real ends are arm64; amd64 is where most of the tests run.
+PLATFORMS := linux/amd64 linux/arm64 darwin/arm64
+
+# Longest a package's tests may take before they count as hung.
+TEST_TIMEOUT ?= 5m
+# Under the race detector and under emulation everything is some 20 times slower.
+SLOW_TIMEOUT ?= 10m
+# Left out there: layers at a real model's size, which would take most of an hour. The small cases run the same code, with
+# the same goroutines.
+SLOW_SKIP ?= FullSize
+
+# Time for each fuzz target, and for all of them together: with many targets each gets its share of the total.
+FUZZTIME  ?= 10
+FUZZTOTAL ?= 600
+
+# Faults that `make faults` injects, a second each, and the longest that it may take.
+FAULT_TRIES   ?= 200
+FAULT_TIMEOUT ?= 20m
+
+# Time for each benchmark, and which.
+BENCHTIME ?= 1s
+BENCH     ?= .
+BENCHPKGS ?= ./...
+
+# What runs on emulated arm64: the packages whose results are bits, because the compiler fuses multiply and add there.
+QEMU     ?= $(firstword $(foreach q,qemu-aarch64-static qemu-aarch64,$(shell command -v $(q) 2>/dev/null)))
+QEMUPKGS ?= ./kernels/... ./transport/wire/... ./bridge/omlx
+
+# Turns go test's events into its usual lines, and fails on a skipped test.
+CHECK = $(BIN)/skips
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: build
+build: ## the program, .build/pdlink
+	@mkdir -p $(BUILD)
+	$(GOBUILD) -o $(BUILD)/pdlink ./tools/pdlink
+
+.PHONY: demo
+demo: build ## build, then send a real case over a link on this machine
+	$(BUILD)/pdlink demo
+
+.PHONY: test
+test: $(CHECK) ## all Go tests; a skipped test is a failure
+	$(GO) test -json -timeout $(TEST_TIMEOUT) ./... | $(CHECK)
+
+.PHONY: race
+race: $(CHECK) ## the same under the race detector
+	CGO_ENABLED=1 $(GO) test -race -json -timeout $(SLOW_TIMEOUT) -skip '$(SLOW_SKIP)' ./... | $(CHECK)
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZTIME seconds, all within FUZZTOTAL
+	@GO='$(GO)' .ci/fuzz $(FUZZTIME) $(FUZZTOTAL)
+
+.PHONY: faults
+faults: $(CHECK) ## kill processes, cut connections, fill disks at FAULT_TRIES random points (Linux; root or user namespaces)
+	PDLINK_FAULT_TRIES=$(FAULT_TRIES) $(GO) test -tags faults -json -count=1 -timeout $(FAULT_TIMEOUT) \
+		-run '^Test(Faults|FullDisk|FileSizeLimit)$$' ./tools/pdlink | tee $(BUILD)/faults.json | $(CHECK)
+	@grep -oE '(PDLINK_FAULT_SEED=|[0-9]+ tries; |[0-9]+ full disks, )[^\"]*' $(BUILD)/faults.json
+
+.PHONY: bench
+bench: ## benchmarks only (BENCH=regexp BENCHTIME=1s BENCHPKGS=./...)
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem $(BENCHPKGS)
+
+.PHONY: lint
+lint: lint-go lint-vet lint-python ## formatting, vet on all platforms, golangci-lint, ruff
+
+.PHONY: lint-go
+lint-go: $(BIN)/golangci-lint-$(GOLANGCI_VERSION)
+	@bad=$$(find . -name '*.go' -not -path './.build/*' -print0 | xargs -0 gofmt -l); \
+	if [ -n "$$bad" ]; then echo "not gofmt-formatted (run gofmt -w):"; echo "$$bad"; exit 1; fi
+	$< run ./...
+
+.PHONY: lint-vet
+lint-vet:
+	@for p in $(PLATFORMS); do \
+		echo "go vet, $$p"; \
+		CGO_ENABLED=0 GOOS=$${p%/*} GOARCH=$${p#*/} $(GO) vet ./...; \
+	done
+
+.PHONY: lint-python
+lint-python: $(BUILD)/ruff-$(RUFF_VERSION)/bin/ruff
+	@find . -name '*.py' -not -path './.build/*' -print0 | xargs -0 $< check --no-cache --config .ci/ruff.toml
+
+.PHONY: cross
+cross: cross-build cross-qemu ## build for all platforms, run the numeric and wire tests on emulated arm64
+
+.PHONY: cross-build
+cross-build:
+	@for p in $(PLATFORMS); do \
+		os=$${p%/*} arch=$${p#*/} out=$(BUILD)/cross/$${p%/*}-$${p#*/}; \
+		echo "build and test binaries, $$p"; \
+		rm -rf $$out; mkdir -p $$out/test; \
+		GOOS=$$os GOARCH=$$arch $(GOBUILD) -o $$out/ ./tools/pdlink; \
+		CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch $(GO) test -c -o $$out/test/ ./...; \
+	done
+
+.PHONY: cross-qemu
+cross-qemu: $(CHECK)
+	@if [ -z '$(QEMU)' ]; then \
+		echo "make cross: no qemu-aarch64 here: install qemu-user-static (Debian) or name one with QEMU=..." >&2; exit 1; fi
+	CGO_ENABLED=0 GOOS=linux GOARCH=arm64 $(GO) test -json -timeout $(SLOW_TIMEOUT) \
+		-exec '$(QEMU)' -skip '$(SLOW_SKIP)' $(QEMUPKGS) | $(CHECK)
+
+.PHONY: test-decoder
+test-decoder: build ## does a real decoder adopt our blocks? (installs one into .build/testdecoder on the first run)
+	PYTHON='$(PYTHON)' bridge/omlx/testdecoder/run.sh $(BUILD)
+
+.PHONY: clean
+clean: ## remove everything generated, tools and test decoder included
+	rm -rf $(BUILD)
+
+# Tools.
+
+$(CHECK): $(wildcard tools/archtest/skips/*.go) go.mod
+	@mkdir -p $(BIN)
+	@CGO_ENABLED=0 $(GO) build -buildvcs=false -o $@ ./tools/archtest/skips
+
+# Built under a name with its version, so that a new pin is a new file.
+$(BIN)/golangci-lint-$(GOLANGCI_VERSION):
+	@mkdir -p $(BIN)
+	CGO_ENABLED=0 GOFLAGS= GOBIN=$(BIN) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(GOLANGCI_VERSION)
+	@mv $(BIN)/golangci-lint $@
+
+$(BUILD)/ruff-$(RUFF_VERSION)/bin/ruff:
+	@rm -rf $(BUILD)/ruff-$(RUFF_VERSION)
+	@$(PYTHON) -m venv $(BUILD)/ruff-$(RUFF_VERSION)
+	@$(@D)/python -m pip install --quiet --disable-pip-version-check ruff==$(RUFF_VERSION)

@@ -1,0 +1,91 @@
+package archtest
+
+import "maps"
+
+// Dependencies that several packages have, and why.
+const (
+	xxh3Why   = "the fastest checksum that both ends have, for pieces"
+	sysWhy    = "system calls and constants that the standard library does not have"
+	syncWhy   = "errgroup and semaphore"
+	xxh3      = "github.com/zeebo/xxh3"
+	unix      = "golang.org/x/sys/unix"
+	errgroup  = "golang.org/x/sync/errgroup"
+	semaphore = "golang.org/x/sync/semaphore"
+)
+
+// sockets are what packages that know only files and numbers have no use for.
+func sockets() []string { return []string{"net", "net/http", "os/exec"} }
+
+// pdlinkImports is the import table: one entry a package, arrows pointing down only.
+func pdlinkImports() map[string]Imports {
+	table := linkImports()
+	maps.Copy(table, productImports())
+	return table
+}
+
+// linkImports is the part that moves bytes.
+func linkImports() map[string]Imports {
+	return map[string]Imports{
+		"transport":         {Modules: map[string]string{xxh3: xxh3Why}},
+		"transport/wire":    {Internal: []string{"transport"}, Modules: map[string]string{xxh3: xxh3Why}},
+		"transport/session": {Internal: []string{"transport", "transport/wire"}, Tests: []string{"transport/mem", "transport/transporttest"}},
+		"transport/mem": {
+			Internal: []string{"transport", "transport/wire", "transport/session"},
+			Modules:  map[string]string{unix: sysWhy},
+			Tests:    []string{"transport/transporttest"},
+		},
+		"transport/transporttest": {
+			Internal: []string{"transport", "transport/wire", "transport/session"},
+			Modules:  map[string]string{"go.uber.org/goleak": "the suite's leak check", xxh3: "the peer that the suite plays signs its own pieces"},
+			Tests:    []string{"transport/mem"},
+		},
+		"tcp": {
+			Internal: []string{"transport", "transport/wire", "transport/session"},
+			Modules:  map[string]string{unix: sysWhy},
+			Tests:    []string{"transport/transporttest"},
+		},
+	}
+}
+
+// productImports is the part that knows what the bytes mean, and the programs.
+func productImports() map[string]Imports {
+	return map[string]Imports{
+		"kernels/safetensors": {NoStd: sockets()},
+		"kernels":             {Internal: []string{"kernels/safetensors"}, NoStd: sockets()},
+		"bridge/omlx": {
+			Internal: []string{"kernels", "kernels/safetensors"},
+			Modules:  map[string]string{unix: sysWhy},
+			NoStd:    sockets(),
+		},
+		"bridge": {
+			Internal: []string{"transport", "kernels"},
+			Modules:  map[string]string{errgroup: syncWhy, semaphore: syncWhy},
+			Tests: []string{
+				"transport/mem", "transport/session", "transport/wire", "transport/transporttest", "bridge/omlx", "kernels/safetensors",
+			},
+		},
+		"bridge/replay": {
+			Internal: []string{"transport", "bridge", "bridge/omlx", "kernels", "kernels/safetensors"},
+			Modules:  map[string]string{errgroup: syncWhy},
+			Tests:    []string{"transport/mem", "transport/session", "transport/wire"},
+		},
+		"tools/pdlink": {
+			Internal: []string{
+				"transport", "transport/wire", "transport/session", "transport/mem", "tcp",
+				"bridge", "bridge/omlx", "bridge/replay", "kernels", "kernels/safetensors",
+			},
+			Modules: map[string]string{
+				"github.com/spf13/cobra":            "commands, flags and their help",
+				"github.com/schollz/progressbar/v3": "a bar while blocks travel, on terminals",
+				"github.com/fatih/color":            "verdicts stand out, on terminals",
+				"golang.org/x/term":                 "is the output a terminal?",
+				errgroup:                            syncWhy,
+				semaphore:                           syncWhy,
+			},
+			Tests: []string{"transport/transporttest"},
+		},
+		"tools/pdperf/stats":   {},
+		"tools/archtest":       {},
+		"tools/archtest/skips": {},
+	}
+}
