@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -49,7 +50,7 @@ func TestFirstMessageAttacks(t *testing.T) {
 		"empty hello":       message(wire.TypeHello, 0, 0),
 		"empty lane hello":  message(wire.TypeLaneHello, 0, 0),
 		"hello of nonsense": message(wire.TypeHello, 200, 7),
-		"unknown optional":  {0, 0, 0, 0, 250, 1, 0, 0},
+		"unknown optional":  seal([]byte{4: 250, 5: wire.FlagOptional, 15: 0}, 0),
 	}
 	l, s, r := listen(t, Options{})
 	for name, sent := range tests {
@@ -68,6 +69,35 @@ func TestFirstMessageAttacks(t *testing.T) {
 	r.wait(t, io.ErrUnexpectedEOF)
 	a, b := connect(t, l, s)
 	mustCarry(t, a, b)
+}
+
+// TestDamagedFirstMessage damages each byte of a right hello and of a right lane
+// hello: the socket is dropped for that, at once, and neither a connection nor a
+// lane comes of it.
+func TestDamagedFirstMessage(t *testing.T) {
+	_, s, r := listen(t, Options{})
+	_, agreed := halfway(t, s, 1)
+	control, err := wire.AppendHello(nil, &wire.Hello{
+		Major: wire.Major, Boot: transport.NewID(), MaxPayload: wire.MinPayload, Lanes: 1, Sums: transport.Sums(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lane, err := wire.AppendLaneHello(nil, &wire.LaneHello{Token: agreed.Token})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, msg := range [][]byte{control, lane} {
+		for at := range msg {
+			c := stranger(t, s)
+			if _, err := c.Write(damaged(bytes.Clone(msg), at)); err != nil {
+				t.Fatal(err)
+			}
+			dropped(t, c)
+		}
+	}
+	r.each(t, len(control)+len(lane), transport.ErrProtocol)
+	bound(t, hello(t, s, agreed.Token, 0), 0)
 }
 
 func TestIncompatiblePeerIsTold(t *testing.T) {

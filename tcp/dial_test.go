@@ -72,6 +72,16 @@ func TestDialFailures(t *testing.T) {
 		"hello of a megabyte": {func(_ int, c net.Conn) {
 			c.Write(message(wire.TypeHello, 1<<20, 0)[:100])
 		}, transport.ErrProtocol},
+		"damaged hello": {func(_ int, c net.Conn) {
+			c.Write(damaged(message(wire.TypeHello, 100, 0), 1))
+		}, transport.ErrProtocol},
+		"damaged lane answer": {func(i int, c net.Conn) {
+			if i == 0 {
+				agree(t, c)
+				return
+			}
+			c.Write(damaged(laneOK(uint16(i-1)), 5))
+		}, transport.ErrProtocol},
 		"lane hangs up": {func(i int, c net.Conn) {
 			if i == 0 {
 				agree(t, c)

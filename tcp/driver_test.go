@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zeebo/xxh3"
+
 	"pdlink/transport"
 	"pdlink/transport/wire"
 )
@@ -191,14 +193,24 @@ func TestReadFramePlacerErrorsEndTheLane(t *testing.T) {
 	}
 }
 
-// message returns a control message with a body of n bytes that starts with b.
+// message returns a control message with a body of n bytes that starts with b,
+// and with the checksums that belong to it.
 func message(kind wire.Type, n int, b byte) []byte {
 	msg := make([]byte, wire.ControlPrefix+n)
-	binary.LittleEndian.PutUint32(msg, uint32(n))
 	msg[4] = byte(kind)
 	for i := range n {
 		msg[wire.ControlPrefix+i] = b + byte(i)
 	}
+	return seal(msg, n)
+}
+
+// seal makes the prefix of a message say that its body has n bytes, and carry
+// the checksums that belong to that.
+func seal(msg []byte, n int) []byte {
+	le := binary.LittleEndian
+	le.PutUint32(msg, uint32(n))
+	le.PutUint32(msg[8:], uint32(xxh3.Hash(msg[wire.ControlPrefix:])))
+	le.PutUint32(msg[12:], uint32(xxh3.Hash(msg[:12])))
 	return msg
 }
 
@@ -237,8 +249,10 @@ func TestControlRefusesAndEnds(t *testing.T) {
 		"above the agreed limit": {message(wire.TypeOpen, 300_000, 0), transport.ErrProtocol},
 		"above the type's limit": {message(wire.TypeGrant, 5000, 0), transport.ErrProtocol},
 		"unknown":                {message(250, 0, 0), transport.ErrProtocol},
-		"cut in prefix":          {message(wire.TypeGrant, 16, 0)[:7], io.ErrUnexpectedEOF},
-		"cut before body":        {message(wire.TypeGrant, 16, 0)[:8], io.ErrUnexpectedEOF},
+		"damaged length":         {damaged(message(wire.TypeOpen, 500, 0), 1), transport.ErrProtocol},
+		"damaged type":           {damaged(message(wire.TypeOpen, 500, 0), 4), transport.ErrProtocol},
+		"cut in prefix":          {message(wire.TypeGrant, 16, 0)[:wire.ControlPrefix-1], io.ErrUnexpectedEOF},
+		"cut before body":        {message(wire.TypeGrant, 16, 0)[:wire.ControlPrefix], io.ErrUnexpectedEOF},
 		"cut in body":            {message(wire.TypeOpen, 100_000, 0)[:70_000], io.ErrUnexpectedEOF},
 		"ended in order":         {nil, io.EOF},
 	}
@@ -256,6 +270,27 @@ func TestControlRefusesAndEnds(t *testing.T) {
 				t.Errorf("error %v, want %v", err, tt.want)
 			}
 		})
+	}
+}
+
+// damaged flips a bit of byte at of a message.
+func damaged(msg []byte, at int) []byte {
+	msg[at] ^= 1
+	return msg
+}
+
+// TestDamagedLengthIsNotWaitedFor leaves the socket open after a message whose
+// length says that more will come.
+func TestDamagedLengthIsNotWaitedFor(t *testing.T) {
+	a, b := driverPair(t, 1)
+	if _, err := a.ctl.conn.Write(damaged(message(wire.TypeOpen, 500, 0), 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.ctl.conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.ReadControl(); !errors.Is(err, transport.ErrProtocol) {
+		t.Errorf("error %v, want %v", err, transport.ErrProtocol)
 	}
 }
 

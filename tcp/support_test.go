@@ -46,6 +46,29 @@ func (r *rejects) wait(t *testing.T, want error) {
 	t.Fatalf("listener never reported %v, only %v", want, errs)
 }
 
+// each waits for n reports, which all have to be errors that Is want.
+func (r *rejects) each(t *testing.T, n int, want error) {
+	t.Helper()
+	var errs []error
+	for range 1000 {
+		r.mu.Lock()
+		errs = append(errs[:0], r.errs...)
+		r.mu.Unlock()
+		if len(errs) >= n {
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	if len(errs) != n {
+		t.Errorf("%d reports, want %d", len(errs), n)
+	}
+	for _, err := range errs {
+		if !errors.Is(err, want) {
+			t.Errorf("listener reported %v, want %v", err, want)
+		}
+	}
+}
+
 // smallRings keeps connections of tests from mapping the default rings; 24
 // transfers fit at a time.
 func smallRings(t testing.TB) session.Options {

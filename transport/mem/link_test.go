@@ -195,3 +195,26 @@ func TestIncompatible(t *testing.T) {
 		t.Errorf("dial without a common checksum: %v", err)
 	}
 }
+
+// TestPlans refuses offers whose plans together take more memory than a
+// connection may hold, and takes them again when there is room.
+func TestPlans(t *testing.T) {
+	a, b := pair(t, mem.Options{}, mem.Options{})
+	plan := make([]byte, transport.MaxMeta)
+	var outs []transport.Outgoing
+	for range 4 {
+		out, _ := open(t, a, b, transport.Request{Meta: plan})
+		outs = append(outs, out)
+	}
+	if _, err := a.Open(t.Context(), transport.Request{Meta: plan[:1]}); !errors.Is(err, transport.ErrBusy) {
+		t.Fatalf("a fifth plan: %v", err)
+	}
+	outs[0].Cancel("done")
+	out, in := open(t, a, b, transport.Request{Meta: plan})
+	if len(in.Request().Meta) != len(plan) {
+		t.Errorf("a plan of %d bytes", len(in.Request().Meta))
+	}
+	for _, o := range append(outs, out) {
+		o.Cancel("done")
+	}
+}

@@ -249,18 +249,19 @@ func (o *outgoing) ackedBy(b uint32, ranges []wire.BlockRange) bool {
 	return found
 }
 
-// tidy sorts ranges and joins those that overlap, in their own memory. None is
-// empty or ends past the last block: the decoder saw to that.
+// tidy sorts ranges and trims those that overlap, in their own memory. None
+// ends past the last block: the decoder saw to that.
 func tidy(ranges []wire.BlockRange) []wire.BlockRange {
 	slices.SortFunc(ranges, func(a, b wire.BlockRange) int { return cmp.Compare(a.First, b.First) })
-	out := ranges[:1]
-	for _, r := range ranges[1:] {
-		last := &out[len(out)-1]
-		if d := r.First - last.First; d >= last.Count {
-			out = append(out, r)
-		} else if r.Count > last.Count-d {
-			last.Count = d + r.Count
+	out, end := ranges[:0], uint64(0)
+	for _, r := range ranges {
+		begin := max(uint64(r.First), end)
+		last := uint64(r.First) + uint64(r.Count)
+		if begin >= last {
+			continue
 		}
+		out = append(out, wire.BlockRange{First: uint32(begin), Count: uint32(last - begin)})
+		end = last
 	}
 	return out
 }

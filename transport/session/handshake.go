@@ -105,7 +105,7 @@ func exchange(ctl Control, role Role, mine *wire.Hello) (Agreement, error) {
 // token that its lanes show.
 func drawSession(h *wire.Hello) {
 	var b [20]byte
-	rand.Read(b[:]) //nolint:errcheck // never fails since Go 1.24
+	rand.Read(b[:]) // never fails since Go 1.24
 	h.Epoch = binary.LittleEndian.Uint32(b[:]) | 1
 	copy(h.Token[:], b[4:])
 	h.Token[0] |= 1 // a zero token means none

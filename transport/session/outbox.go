@@ -125,11 +125,12 @@ func (c *conn) writeState(in *incoming, buf []byte, ranges []wire.BlockRange) ([
 	ranges, total := in.pending(ranges[:0])
 	for rest := ranges; len(rest) > 0; {
 		n := min(len(rest), ackBatch)
-		var err error
-		if buf, err = wire.AppendAck(buf[:0], &wire.Ack{Handle: in.handle, Ranges: rest[:n]}); err != nil {
+		msg, err := wire.AppendAck(buf[:0], &wire.Ack{Handle: in.handle, Ranges: rest[:n]})
+		if err != nil {
 			return buf, ranges, err
 		}
-		if err = c.d.WriteControl(buf); err != nil {
+		buf = msg
+		if err := c.d.WriteControl(buf); err != nil {
 			return buf, ranges, err
 		}
 		rest = rest[n:]

@@ -54,6 +54,12 @@ func TestKeep(t *testing.T) {
 	b.kept(1)
 	b.ack(n, 0, math.MaxUint32)
 	b.kept(0)
+	b.say(&wire.Grant{Handle: n, Epoch: testEpoch, Total: testWindow + 1})
+	must(t, put(t.Context(), out, 3, math.MaxUint32))
+	b.sent()
+	b.kept(1)
+	b.ack(n, 1, math.MaxUint32, 0, 5, 2, 1) // up to the last block there can be
+	b.kept(0)
 	out.Cancel("done")
 }
 

@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zeebo/xxh3"
 	"go.uber.org/goleak"
 
 	"pdlink/transport"
@@ -124,6 +126,17 @@ func (s *script) say(m wire.Message) {
 		s.tb.Fatalf("encode %v: %v", m.Type(), err)
 	}
 	s.said <- b
+}
+
+// raw sends a message of any type (PROTOCOL.md, section 2.3).
+func (s *script) raw(t wire.Type, flags byte, body ...byte) {
+	le := binary.LittleEndian
+	msg := make([]byte, wire.ControlPrefix, wire.ControlPrefix+len(body))
+	le.PutUint32(msg, uint32(len(body)))
+	msg[4], msg[5] = byte(t), flags
+	le.PutUint32(msg[8:], uint32(xxh3.Hash(body)))
+	le.PutUint32(msg[12:], uint32(xxh3.Hash(msg[:12])))
+	s.said <- append(msg, body...)
 }
 
 // next is the next message of the session.

@@ -39,9 +39,11 @@ func TestOpenerViolates(t *testing.T) {
 		"which finished with 1":  func(b *bench) { b.finishThen(1) },
 		"hello message":          func(b *bench) { b.say(hello()) },
 		"lane ok message":        func(b *bench) { b.say(&wire.LaneOK{}) },
-		"unknown type 99":        func(b *bench) { b.said <- []byte{0, 0, 0, 0, 99, 0, 0, 0} },
-		"its prefix says":        func(b *bench) { b.said <- []byte{1, 0, 0, 0, byte(wire.TypeBye), 0, 0, 0} },
-		"want at least 8":        func(b *bench) { b.said <- []byte{} },
+		"unknown type 99":        func(b *bench) { b.raw(99, 0) },
+		"inside a field":         func(b *bench) { b.raw(wire.TypeFlush, 0, 1) },
+		"message of 0 bytes":     func(b *bench) { b.said <- []byte{} },
+		"checksum of a message":  func(b *bench) { b.damagedMessage(0) },
+		"checksum of the body":   func(b *bench) { b.damagedMessage(wire.ControlPrefix) },
 		"meta of 65537 bytes": func(b *bench) {
 			b.say(&wire.Open{Handle: 2, ID: transport.NewID(), Parts: 1, Meta: make([]byte, testMeta+1)})
 		},
@@ -88,6 +90,14 @@ func (b *bench) damagedHeader() {
 	f := b.encode(h(0), []uint32{0})
 	f.header[70] ^= 1
 	b.frames <- f
+}
+
+// damagedMessage asks for a flush; one bit of the message is wrong.
+func (b *bench) damagedMessage(at int) {
+	msg, err := wire.AppendFlush(nil, &wire.Flush{Handle: 1})
+	must(b.tb, err)
+	msg[at] ^= 1
+	b.said <- msg
 }
 
 func (b *bench) oversized() {

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/zeebo/xxh3"
+
 	"pdlink/transport"
 	"pdlink/transport/wire"
 )
@@ -25,6 +27,21 @@ func (e *env) message(m wire.Message) []byte {
 	msg, err := wire.Append(nil, m)
 	e.must(err, "encode")
 	return msg
+}
+
+// seal makes a message that was built or changed by hand say the length that it
+// has, and carry the checksums that belong to it.
+func seal(msg []byte) []byte {
+	le, body := binary.LittleEndian, msg[wire.ControlPrefix:]
+	le.PutUint32(msg, uint32(len(body)))
+	le.PutUint32(msg[8:], uint32(xxh3.Hash(body)))
+	le.PutUint32(msg[12:], uint32(xxh3.Hash(msg[:12])))
+	return msg
+}
+
+// raw is a sealed message of any type and any body.
+func raw(t wire.Type, flags byte, body ...byte) []byte {
+	return seal(append([]byte{4: byte(t), 5: flags, wire.ControlPrefix - 1: 0}, body...))
 }
 
 // spy is a pair with faults at the dialling end that note what the session
@@ -110,9 +127,11 @@ func (s *spy) frame(tb testing.TB, data content, change func(*wire.FrameHeader))
 // loses it, and that another connection of the same rings is not touched.
 func (s *spy) violates(e *env, in transport.Incoming, what string) {
 	e.Helper()
-	e.is(e.drain(in), transport.ErrProtocol, "receive after: "+what)
+	// Receiving comes second: what it releases may make a frame right that came
+	// too early.
 	_, err := s.B.Accept(e.ctx)
 	e.is(err, transport.ErrProtocol, "accept after: "+what)
+	e.is(e.drain(in), transport.ErrProtocol, "receive after: "+what)
 	_, err = s.A.Accept(e.ctx)
 	e.is(err, transport.ErrLost, "accept of the violator after: "+what)
 }
@@ -163,16 +182,26 @@ func peerMessages(e *env) {
 	id := transport.NewID()
 	le := binary.LittleEndian
 	bad := map[string]func(s *spy) []byte{
-		"unknown type":  func(*spy) []byte { return []byte{0, 0, 0, 0, 200, 0, 0, 0} },
-		"reserved bits": func(*spy) []byte { return le.AppendUint64(nil, 0xffff<<48|uint64(wire.TypeBye)<<32) },
-		"empty body":    func(*spy) []byte { return []byte{0, 0, 0, 0, byte(wire.TypeOpen), 0, 0, 0} },
-		"second hello":  func(*spy) []byte { return e.message(hello()) },
-		"part of no parts": func(s *spy) []byte {
-			m := e.message(&wire.Open{Handle: 77, ID: id, Parts: 1})
-			le.PutUint16(m[30:], 0)
+		"unknown type":  func(*spy) []byte { return raw(200, 0) },
+		"reserved bits": func(*spy) []byte { m := e.message(&wire.Bye{}); m[6] = 1; return seal(m) },
+		"empty body":    func(*spy) []byte { return raw(wire.TypeOpen, 0) },
+		"damaged body of an unknown type": func(*spy) []byte {
+			m := raw(200, wire.FlagOptional, 1, 2, 3)
+			m[wire.ControlPrefix]++
 			return m
 		},
-		"transfer without id": func(*spy) []byte { m := e.message(&wire.Open{Handle: 77, ID: id, Parts: 1}); clear(m[12:28]); return m },
+		"damaged prefix of an unknown type": func(*spy) []byte { m := raw(200, wire.FlagOptional, 1, 2, 3); m[4]++; return m },
+		"second hello":                      func(*spy) []byte { return e.message(hello()) },
+		"part of no parts": func(s *spy) []byte {
+			m := e.message(&wire.Open{Handle: 77, ID: id, Parts: 1})
+			le.PutUint16(m[wire.ControlPrefix+22:], 0)
+			return seal(m)
+		},
+		"transfer without id": func(*spy) []byte {
+			m := e.message(&wire.Open{Handle: 77, ID: id, Parts: 1})
+			clear(m[wire.ControlPrefix+4:][:16])
+			return seal(m)
+		},
 		"handle in use": func(s *spy) []byte {
 			return e.message(&wire.Open{Handle: s.last(), ID: transport.NewID(), Parts: 1})
 		},
@@ -230,11 +259,9 @@ func peerFrames(e *env) {
 func peerOptional(e *env) {
 	s := e.spied(Options{})
 	out, in := s.open(e)
-	e.must(s.SendControl([]byte{3, 0, 0, 0, 201, wire.FlagOptional, 0, 0, 1, 2, 3}), "send an optional message")
+	e.must(s.SendControl(raw(201, wire.FlagOptional, 1, 2, 3)), "send an optional message")
 	longer := e.message(&wire.Cancel{Handle: 4711, FromOpener: true, Reason: "unknown transfer"})
-	longer = append(longer, 1, 2, 3, 4)
-	longer[0] += 4
-	e.must(s.SendControl(longer), "send a message with appended fields")
+	e.must(s.SendControl(seal(append(longer, 1, 2, 3, 4))), "send a message with appended fields")
 	e.finishBoth(out, in)
 	e.usable(s.B, s.A)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pdlink/transport"
+	"pdlink/transport/wire"
 )
 
 func proxyChecks() []check {
@@ -184,7 +185,7 @@ func socketSilent(e *env) {
 func socketStrangers(e *env) {
 	dial, l := e.listen()
 	var dialer net.Dialer
-	for _, words := range [][]byte{nil, []byte("GET / HTTP/1.1\r\n\r\n"), e.bytes(5000, 1), {100, 0, 0, 0, 1, 0, 0, 0, 'P'}} {
+	for _, words := range [][]byte{nil, []byte("GET / HTTP/1.1\r\n\r\n"), e.bytes(5000, 1), e.message(hello())[:wire.ControlPrefix+1]} {
 		c, err := dialer.DialContext(e.ctx, "tcp", l.Addr())
 		e.must(err, "dial as a stranger")
 		e.Cleanup(func() { c.Close() }) //nolint:errcheck // the listener has dropped it

@@ -41,6 +41,7 @@ type Faults struct {
 	halved  bool // the next read says that the peer ended its direction
 	deaf    bool // nothing that is sent passes any more
 	corrupt [sites][]corruption
+	hits    int // corruptions that were done
 	hooks   Hooks
 	driver  *faultDriver
 }
@@ -77,6 +78,13 @@ func (f *Faults) Truncate() { f.set(func() { f.short = true }) }
 // of one message of site, after skip others have passed.
 func (f *Faults) Corrupt(site Site, skip, at int) {
 	f.set(func() { f.corrupt[site] = append(f.corrupt[site], corruption{skip, at}) })
+}
+
+// Corrupted is how many bits were flipped so far for Corrupt.
+func (f *Faults) Corrupted() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.hits
 }
 
 // HalfClose makes the peer's direction end in order at the next thing that is
@@ -206,6 +214,7 @@ func (f *Faults) damage(site Site, p []byte, buf *[]byte) []byte {
 		at = f.rng.IntN(len(p))
 	}
 	f.corrupt[site] = list[1:]
+	f.hits++
 	*buf = append((*buf)[:0], p...)
 	(*buf)[at%len(p)] ^= 1 << f.rng.IntN(8)
 	return *buf

@@ -137,6 +137,9 @@ func TestFaultsCorrupt(t *testing.T) {
 			t.Errorf("frame %d: %d bits of the header (at %d) and %d of the payload (at %d) flipped, want %v", i, hb, hAt, pb, pAt, want)
 		}
 	}
+	if n := f.Corrupted(); n != 2 {
+		t.Errorf("%d corruptions counted, want 2", n)
+	}
 	if !bytes.Equal(header, wantH) || !bytes.Equal(payload, wantP) {
 		t.Error("the sender's own memory was damaged")
 	}

@@ -18,7 +18,7 @@ type check struct {
 func checks() []check {
 	return slices.Concat(factChecks(), linkChecks(), trafficChecks(), creditChecks(), keepChecks(), flushChecks(),
 		finishChecks(), cancelChecks(), deadlineChecks(), closeChecks(), admitChecks(), partChecks(),
-		faultChecks(), peerChecks(), proxyChecks())
+		faultChecks(), damageChecks(), peerChecks(), proxyChecks())
 }
 
 // Run runs the suite on a link, each check as a subtest with connections of

@@ -53,6 +53,12 @@ func TestSuiteCatches(t *testing.T) {
 			sabotage{out: func(o transport.Outgoing) transport.Outgoing { return denier{o} }}},
 		{"damage is not reported", "fault/damaged payload", "as missing",
 			sabotage{interceptB: dropSent(wire.TypeNack)}},
+		{"damage is mended", "damage/cancel by the dialling end", "want one that is",
+			sabotage{interceptB: mend}},
+		{"damage is mended", "damage/open by the dialling end", "was accepted",
+			sabotage{interceptB: mend}},
+		{"damage is mended", "fault/damaged control message", "accept at the end that read a damaged message",
+			sabotage{interceptB: mend}},
 		{"cancels are dropped", "cancel/by the sender", "cancelled",
 			sabotage{interceptA: dropSent(wire.TypeCancel)}},
 		{"cancels are dropped", "cancel/by the receiver", "cancelled",
@@ -95,6 +101,11 @@ func overGrant(f *Faults) {
 		}
 		return msg
 	}})
+}
+
+// mend makes an end believe every message that it reads, damaged or not.
+func mend(f *Faults) {
+	f.Hook(Hooks{TakeControl: func(msg []byte) []byte { return seal(bytes.Clone(msg)) }})
 }
 
 // catches runs one check on a broken link and wants it to fail with a reason.

@@ -93,15 +93,21 @@ func (t Type) limit() int {
 }
 
 // ControlLength looks at a message's prefix (ControlPrefix bytes) and returns
-// the length of the body after it. The length is within the bound of the type,
-// so that a reader may take it as a limit; it says nothing about how much will
-// really come. Errors Is ErrProtocol: the length exceeds the bound, bits that
-// have to be zero are not, or the type is unknown and not optional.
+// the length of the body after it. It checks the prefix's checksum before
+// anything else, so that a damaged length never makes a reader wait for bytes
+// that nobody sent. The length is within the bound of the type, so that a reader
+// may take it as a limit; it says nothing about how much will really come.
+// Errors Is ErrProtocol: the checksum is wrong, the length exceeds the bound,
+// bits that have to be zero are not, or the type is unknown and not optional.
 func ControlLength(prefix []byte) (bodyLen int, t Type, err error) {
 	if len(prefix) < ControlPrefix {
 		return 0, 0, violation("message of %d bytes, want at least %d", len(prefix), ControlPrefix)
 	}
-	n := binary.LittleEndian.Uint32(prefix)
+	le := binary.LittleEndian
+	if got, want := controlSum(prefix[:offPrefixSum]), le.Uint32(prefix[offPrefixSum:]); got != want {
+		return 0, 0, violation("checksum of a message's prefix: %08x, prefix says %08x (damaged, or not pdlink)", got, want)
+	}
+	n := le.Uint32(prefix)
 	t, flags := Type(prefix[4]), prefix[5]
 	limit := t.limit()
 	if limit == 0 {
@@ -110,7 +116,7 @@ func ControlLength(prefix []byte) (bodyLen int, t Type, err error) {
 		}
 		limit = MaxSmallControl
 	}
-	if flags&^FlagOptional != 0 || binary.LittleEndian.Uint16(prefix[6:]) != 0 {
+	if flags&^FlagOptional != 0 || le.Uint16(prefix[6:]) != 0 {
 		return 0, t, violation("%v message: reserved bits of the prefix are not zero", t)
 	}
 	if int64(n) > int64(limit-ControlPrefix) {
@@ -157,9 +163,9 @@ func Append(dst []byte, m Message) ([]byte, error) {
 	return dst, fmt.Errorf("%w: no encoding for %T", ErrInvalid, m)
 }
 
-// Decode decodes one message, prefix included. What it returns is the caller's,
-// except that a Meta is part of msg and valid as long as msg is. Errors Is
-// ErrProtocol.
+// Decode decodes one message, prefix included, whose checksums are right. What
+// it returns is the caller's, except that a Meta is part of msg and valid as long
+// as msg is. Errors Is ErrProtocol.
 func Decode(msg []byte) (Message, error) { return new(Decoder).Decode(msg) }
 
 // check functions hold the rules that encoders and decoders share.

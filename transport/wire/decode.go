@@ -29,11 +29,12 @@ type Decoder struct {
 	unknown   Unknown
 }
 
-// Decode decodes one message, prefix included. The message and its lists are
-// valid until the next Decode; a Meta is part of msg and valid as long as msg
-// is. Bytes of the body behind the fields of this version are not looked at. A
-// message of an unknown type that is optional decodes as *Unknown. Errors Is
-// ErrProtocol.
+// Decode decodes one message, prefix included. Both checksums are compared
+// before any field is read, so a damaged message yields nothing. The message and
+// its lists are valid until the next Decode; a Meta is part of msg and valid as
+// long as msg is. Bytes of the body behind the fields of this version count for
+// the checksum only. A message of an unknown type that is optional decodes as
+// *Unknown. Errors Is ErrProtocol.
 func (d *Decoder) Decode(msg []byte) (Message, error) {
 	n, t, err := ControlLength(msg)
 	if err != nil {
@@ -43,6 +44,9 @@ func (d *Decoder) Decode(msg []byte) (Message, error) {
 		return nil, violation("%v message of %d bytes, its prefix says %d", t, len(msg), ControlPrefix+n)
 	}
 	r := reader{b: msg[ControlPrefix:]}
+	if got, want := controlSum(r.b), binary.LittleEndian.Uint32(msg[offBodySum:]); got != want {
+		return nil, violation("checksum of the body of the %v message: %08x, its prefix says %08x", t, got, want)
+	}
 	m, f := d.body(t, &r)
 	switch {
 	case r.f != nil:

@@ -3,6 +3,8 @@ package wire
 import (
 	"encoding/binary"
 
+	"github.com/zeebo/xxh3"
+
 	"pdlink/transport"
 )
 
@@ -10,22 +12,35 @@ import (
 // that speaks something else is told from one that speaks badly ("PDLK").
 const helloMagic = 0x4b4c4450
 
+// Places in the prefix of a control message (section 3.1).
+const (
+	offBodySum   = 8
+	offPrefixSum = 12 // its last field; the sum is of all before it
+)
+
 const (
 	openReplayable = 1 << 0
 	flushedMore    = 1 << 0
 	cancelOpener   = 1 << 0
 )
 
-// begin appends a prefix whose length is not known yet.
+// begin appends a prefix whose length and checksums are not known yet.
 func begin(dst []byte, t Type) []byte {
-	return append(dst, 0, 0, 0, 0, byte(t), 0, 0, 0)
+	return append(dst, 0, 0, 0, 0, byte(t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 }
 
-// end writes the length of the message that begins at start.
+// end writes the length and the checksums of the message that begins at start.
 func end(dst []byte, start int) []byte {
-	binary.LittleEndian.PutUint32(dst[start:], uint32(len(dst)-start-ControlPrefix))
+	le, msg := binary.LittleEndian, dst[start:]
+	body := msg[ControlPrefix:]
+	le.PutUint32(msg, uint32(len(body)))
+	le.PutUint32(msg[offBodySum:], controlSum(body))
+	le.PutUint32(msg[offPrefixSum:], controlSum(msg[:offPrefixSum]))
 	return dst
 }
+
+// controlSum is the checksum of control messages (section 2.3).
+func controlSum(b []byte) uint32 { return uint32(xxh3.Hash(b)) }
 
 func appendText8(dst []byte, s string) []byte {
 	return append(append(dst, byte(len(s))), s...)

@@ -177,7 +177,7 @@ func TestLiteralBytes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "1000000013000000" + "05000000" + "06000000" + "0708000000000000"; hex.EncodeToString(grant) != want {
+	if want := "10000000" + "13" + "00" + "0000" + "08379474" + "82e071bf" + "05000000" + "06000000" + "0708000000000000"; hex.EncodeToString(grant) != want {
 		t.Errorf("grant %x, want %s", grant, want)
 	}
 	frame, err := wire.AppendFrame(nil, &wire.FrameHeader{

@@ -22,8 +22,9 @@ const (
 	// of the smallest slot that a ring can have.
 	MinPayload = transport.HeaderRoom
 
-	// ControlPrefix is the length of what comes before a message's body.
-	ControlPrefix = 8
+	// ControlPrefix is the length of what comes before a message's body: its
+	// length, its type and the checksums of both.
+	ControlPrefix = 16
 )
 
 // Limits of control messages, prefix included (section 3.2). Every bound leaves

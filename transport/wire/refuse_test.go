@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -179,10 +180,28 @@ func put(b []byte, at int, v ...byte) []byte {
 	return b
 }
 
-// relen makes the prefix of b say the length that b has.
+// seal makes a changed control message carry the checksums that belong to it,
+// whatever its length field says.
+func seal(b []byte) []byte {
+	if len(b) >= wire.ControlPrefix {
+		le := binary.LittleEndian
+		le.PutUint32(b[8:], uint32(xxh3.Hash(b[wire.ControlPrefix:])))
+		le.PutUint32(b[12:], uint32(xxh3.Hash(b[:12])))
+	}
+	return b
+}
+
+// relen makes the prefix of b say the length that b has, and seals it.
 func relen(b []byte) []byte {
 	binary.LittleEndian.PutUint32(b, uint32(len(b)-wire.ControlPrefix))
-	return b
+	return seal(b)
+}
+
+// raw is a sealed message of any type, flags and body.
+func raw(typ wire.Type, flags byte, body ...byte) []byte {
+	b := make([]byte, wire.ControlPrefix, wire.ControlPrefix+len(body))
+	b[4], b[5] = byte(typ), flags
+	return relen(append(b, body...))
 }
 
 func TestRefuseMessages(t *testing.T) {
@@ -194,75 +213,126 @@ func TestRefuseMessages(t *testing.T) {
 		why  string
 		msg  []byte
 	}{
-		{"empty", "message of 0 bytes, want at least 8", nil},
-		{"short prefix", "message of 7 bytes, want at least 8", []byte{0, 0, 0, 0, 1, 0, 0}},
-		{"HTTP", "message of unknown type 47", []byte("GET / HTTP/1.1\r\n\r\n")},
-		{"TLS", "type 0 message: reserved bits of the prefix are not zero", []byte{0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3}},
-		{"unknown type, not optional", "message of unknown type 99", []byte{0, 0, 0, 0, 99, 0, 0, 0}},
-		{"type 0", "message of unknown type 0", []byte{0, 0, 0, 0, 0, 0, 0, 0}},
+		{"empty", "message of 0 bytes, want at least 16", nil},
+		{"short prefix", "message of 15 bytes, want at least 16", make([]byte, wire.ControlPrefix-1)},
+		{"unknown type, not optional", "message of unknown type 99", raw(99, 0)},
+		{"type 0", "message of unknown type 0", raw(0, 0)},
 		{"unknown flag", "grant message: reserved bits of the prefix are not zero", put(enc("grant"), 5, 2)},
-		{"unknown flag of an optional type", "type 99 message: reserved bits of the prefix are not zero", []byte{0, 0, 0, 0, 99, 3, 0, 0}},
+		{"unknown flag of an optional type", "type 99 message: reserved bits of the prefix are not zero", raw(99, 3)},
 		{"reserved 6", "grant message: reserved bits of the prefix are not zero", put(enc("grant"), 6, 1)},
 		{"reserved 7", "grant message: reserved bits of the prefix are not zero", put(enc("grant"), 7, 1)},
-		{"prefix says more", "grant message of 24 bytes, its prefix says 25", put(enc("grant"), 0, 17)},
-		{"prefix says less", "grant message of 24 bytes, its prefix says 23", put(enc("grant"), 0, 15)},
-		{"hello magic", "magic number is not pdlink's", put(hello, 8, 'X')},
-		{"hello boot zero", "boot id is zero", put(hello, 16, make([]byte, 16)...)},
-		{"hello payload too small", "largest payload of 4095 bytes, want at least 4096", put(hello, 36, 0xff, 0x0f, 0, 0)},
-		{"hello without lanes", "no lane", put(hello, 44, 0, 0)},
-		{"hello name not UTF-8", "text is not printable UTF-8", put(hello, 63, 0xff)},
-		{"hello name with newline", "text is not printable UTF-8", put(hello, 63, '\n')},
-		{"hello sum with space", "name \" xh3-64\" among the checksums has other than printable ASCII", put(hello, 75, ' ')},
-		{"hello sum with high bit", "name \"üh3-64\" among the checksums has other than printable ASCII", put(hello, 75, 0xc3, 0xbc)},
-		{"hello no sums", "no checksum", relen(append(bytes.Clone(hello[:73]), 0, 0))},
-		{"hello 33 sums", "33 names, limit 32", relen(append(append(bytes.Clone(hello[:73]), 33), bytesOf(400, byte(1))...))},
-		{"hello 33 features", "33 names, limit 32", relen(append(append(bytes.Clone(hello[:89]), 33), bytesOf(400, byte(1))...))},
-		{"hello empty feature", "name of 0 bytes among the features, want 1 to 48", relen(append(bytes.Clone(hello[:89]), 1, 0))},
-		{"hello feature of 49 bytes", "name of 49 bytes among the features, want 1 to 48", relen(append(append(bytes.Clone(hello[:89]), 1, 49), strings.Repeat("f", 49)...))},
-		{"hello too long", "hello message with a body of 4185 bytes, limit 4088", relen(append(bytes.Clone(hello), make([]byte, wire.MaxHello)...))},
-		{"lane hello magic", "magic number is not pdlink's", put(enc("lane_hello"), 8, 0)},
-		{"lane hello token zero", "token is zero", put(enc("lane_hello"), 12, make([]byte, 16)...)},
-		{"lane hello lane 64", "lane 64 of at most 64", put(enc("lane_hello"), 28, 64, 0)},
-		{"lane ok magic", "magic number is not pdlink's", put(enc("lane_ok"), 8, 0)},
-		{"lane ok lane 64", "lane 64 of at most 64", put(enc("lane_ok"), 12, 64, 0)},
-		{"bye not printable", "text is not printable UTF-8", put(enc("bye"), 10, 0x1b)},
-		{"open id zero", "transfer id is zero", put(open, 12, make([]byte, 16)...)},
-		{"open part 2 of 2", "part 2 of 2", put(open, 28, 2)},
-		{"open parts 0", "part 0 of 0", put(open, 28, 0, 0, 0, 0)},
-		{"open parts 65", "65 parts, limit 64", put(open, 30, 65)},
-		{"open unknown flag", "reserved bits of the flags are not zero", put(open, 32, 2)},
-		{"open kind of 65 bytes", "65 bytes of kind, limit 64", relen(append(append(append(bytes.Clone(open[:33]), 65), strings.Repeat("k", 65)...), 0, 0, 0, 0))},
-		{"open kind not printable", "text is not printable UTF-8", put(open, 34, 0x7f)},
-		{"open meta longer than the message", "ends inside a field", put(open, 43, 7)},
-		{"open meta of 2^32-1", "meta exceeds its limit", put(open, 43, 0xff, 0xff, 0xff, 0xff)},
-		{"open meta above the limit", "meta exceeds its limit", put(open, 43, 1, 0, 0, 1)},
-		{"admit window 0", "window of 0 frames, want 1 to 65536", put(enc("admit"), 12, 0)},
-		{"admit window 65537", "window of 65537 frames, want 1 to 65536", put(enc("admit"), 12, 1, 0, 1)},
-		{"admit meta longer than the message", "ends inside a field", put(enc("admit"), 16, 4)},
-		{"refuse reason above the limit", "1025 bytes of text, limit 1024", relen(append(put(enc("refuse"), 13, 1, 4)[:15], bytesOf(1025, byte('r'))...))},
-		{"refuse reason not UTF-8", "text is not printable UTF-8", put(enc("refuse"), 15, 0x80)},
-		{"ack without ranges", "no range", put(ack, 12, 0, 0)},
-		{"ack with more ranges than bytes", "ends inside a field", put(ack, 12, 3, 0)},
-		{"ack with 4097 ranges", "4097 ranges, limit 4096", relen(append(put(ack, 12, 1, 0x10)[:14], bytesOf(4097*8, byte(1))...))},
-		{"ack of no block", "range of 0 blocks from 0", put(ack, 18, 0)},
-		{"ack past 2^32", "range of 2 blocks from 4294967295", put(ack, 26, 2)},
-		{"nack without pieces", "no piece", put(enc("nack"), 20, 0)},
-		{"nack with more pieces than bytes", "ends inside a field", put(enc("nack"), 20, 3)},
-		{"nack of 127 pieces", "127 pieces, limit 126", relen(append(put(enc("nack"), 20, 127)[:22], bytesOf(127*32, byte(0))...))},
-		{"nack of an empty piece", "piece 0 of block 7 is empty", put(enc("nack"), 26, 0)},
-		{"nack reserved", "reserved bytes of a piece are not zero", put(enc("nack"), 46, 1)},
-		{"flushed unknown flag", "reserved bits of the flags are not zero", put(enc("flushed"), 20, 2)},
-		{"flushed with more pieces than bytes", "ends inside a field", put(enc("flushed"), 21, 3)},
-		{"flushed of 4097 pieces", "4097 pieces, limit 4096", put(enc("flushed"), 21, 1, 0x10)},
-		{"flushed of an empty piece", "piece 0 of block 7 is empty", put(enc("flushed"), 27, 0)},
-		{"result meta longer than the message", "ends inside a field", put(enc("result"), 12, 9)},
-		{"cancel unknown flag", "reserved bits of the flags are not zero", put(cancel, 12, 4)},
-		{"cancel reason with direction mark", "text is not printable UTF-8", relen(append(put(cancel, 13, 3, 0)[:15], "\u202e"...))},
+		{"prefix says more", "grant message of 32 bytes, its prefix says 33", put(enc("grant"), 0, 17)},
+		{"prefix says less", "grant message of 32 bytes, its prefix says 31", put(enc("grant"), 0, 15)},
+		{"hello magic", "magic number is not pdlink's", put(hello, 16, 'X')},
+		{"hello boot zero", "boot id is zero", put(hello, 24, make([]byte, 16)...)},
+		{"hello payload too small", "largest payload of 4095 bytes, want at least 4096", put(hello, 44, 0xff, 0x0f, 0, 0)},
+		{"hello without lanes", "no lane", put(hello, 52, 0, 0)},
+		{"hello name not UTF-8", "text is not printable UTF-8", put(hello, 71, 0xff)},
+		{"hello name with newline", "text is not printable UTF-8", put(hello, 71, '\n')},
+		{"hello sum with space", "name \" xh3-64\" among the checksums has other than printable ASCII", put(hello, 83, ' ')},
+		{"hello sum with high bit", "name \"üh3-64\" among the checksums has other than printable ASCII", put(hello, 83, 0xc3, 0xbc)},
+		{"hello no sums", "no checksum", relen(append(bytes.Clone(hello[:81]), 0, 0))},
+		{"hello 33 sums", "33 names, limit 32", relen(append(append(bytes.Clone(hello[:81]), 33), bytesOf(400, byte(1))...))},
+		{"hello 33 features", "33 names, limit 32", relen(append(append(bytes.Clone(hello[:97]), 33), bytesOf(400, byte(1))...))},
+		{"hello empty feature", "name of 0 bytes among the features, want 1 to 48", relen(append(bytes.Clone(hello[:97]), 1, 0))},
+		{"hello feature of 49 bytes", "name of 49 bytes among the features, want 1 to 48", relen(append(append(bytes.Clone(hello[:97]), 1, 49), strings.Repeat("f", 49)...))},
+		{"hello too long", "hello message with a body of 4185 bytes, limit 4080", relen(append(bytes.Clone(hello), make([]byte, wire.MaxHello)...))},
+		{"lane hello magic", "magic number is not pdlink's", put(enc("lane_hello"), 16, 0)},
+		{"lane hello token zero", "token is zero", put(enc("lane_hello"), 20, make([]byte, 16)...)},
+		{"lane hello lane 64", "lane 64 of at most 64", put(enc("lane_hello"), 36, 64, 0)},
+		{"lane ok magic", "magic number is not pdlink's", put(enc("lane_ok"), 16, 0)},
+		{"lane ok lane 64", "lane 64 of at most 64", put(enc("lane_ok"), 20, 64, 0)},
+		{"bye not printable", "text is not printable UTF-8", put(enc("bye"), 18, 0x1b)},
+		{"open id zero", "transfer id is zero", put(open, 20, make([]byte, 16)...)},
+		{"open part 2 of 2", "part 2 of 2", put(open, 36, 2)},
+		{"open parts 0", "part 0 of 0", put(open, 36, 0, 0, 0, 0)},
+		{"open parts 65", "65 parts, limit 64", put(open, 38, 65)},
+		{"open unknown flag", "reserved bits of the flags are not zero", put(open, 40, 2)},
+		{"open kind of 65 bytes", "65 bytes of kind, limit 64", relen(append(append(append(bytes.Clone(open[:41]), 65), strings.Repeat("k", 65)...), 0, 0, 0, 0))},
+		{"open kind not printable", "text is not printable UTF-8", put(open, 42, 0x7f)},
+		{"open meta longer than the message", "ends inside a field", put(open, 51, 7)},
+		{"open meta of 2^32-1", "meta exceeds its limit", put(open, 51, 0xff, 0xff, 0xff, 0xff)},
+		{"open meta above the limit", "meta exceeds its limit", put(open, 51, 1, 0, 0, 1)},
+		{"admit window 0", "window of 0 frames, want 1 to 65536", put(enc("admit"), 20, 0)},
+		{"admit window 65537", "window of 65537 frames, want 1 to 65536", put(enc("admit"), 20, 1, 0, 1)},
+		{"admit meta longer than the message", "ends inside a field", put(enc("admit"), 24, 4)},
+		{"refuse reason above the limit", "1025 bytes of text, limit 1024", relen(append(put(enc("refuse"), 21, 1, 4)[:23], bytesOf(1025, byte('r'))...))},
+		{"refuse reason not UTF-8", "text is not printable UTF-8", put(enc("refuse"), 23, 0x80)},
+		{"ack without ranges", "no range", put(ack, 20, 0, 0)},
+		{"ack with more ranges than bytes", "ends inside a field", put(ack, 20, 3, 0)},
+		{"ack with 4097 ranges", "4097 ranges, limit 4096", relen(append(put(ack, 20, 1, 0x10)[:22], bytesOf(4097*8, byte(1))...))},
+		{"ack of no block", "range of 0 blocks from 0", put(ack, 26, 0)},
+		{"ack past 2^32", "range of 2 blocks from 4294967295", put(ack, 34, 2)},
+		{"nack without pieces", "no piece", put(enc("nack"), 28, 0)},
+		{"nack with more pieces than bytes", "ends inside a field", put(enc("nack"), 28, 3)},
+		{"nack of 127 pieces", "127 pieces, limit 126", relen(append(put(enc("nack"), 28, 127)[:30], bytesOf(127*32, byte(0))...))},
+		{"nack of an empty piece", "piece 0 of block 7 is empty", put(enc("nack"), 34, 0)},
+		{"nack reserved", "reserved bytes of a piece are not zero", put(enc("nack"), 54, 1)},
+		{"flushed unknown flag", "reserved bits of the flags are not zero", put(enc("flushed"), 28, 2)},
+		{"flushed with more pieces than bytes", "ends inside a field", put(enc("flushed"), 29, 3)},
+		{"flushed of 4097 pieces", "4097 pieces, limit 4096", put(enc("flushed"), 29, 1, 0x10)},
+		{"flushed of an empty piece", "piece 0 of block 7 is empty", put(enc("flushed"), 35, 0)},
+		{"result meta longer than the message", "ends inside a field", put(enc("result"), 20, 9)},
+		{"cancel unknown flag", "reserved bits of the flags are not zero", put(cancel, 20, 4)},
+		{"cancel reason with direction mark", "text is not printable UTF-8", relen(append(put(cancel, 21, 3, 0)[:23], "\u202e"...))},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := wire.Decode(tt.msg)
+			_, err := wire.Decode(seal(tt.msg))
 			checkRefusal(t, err, tt.why)
+		})
+	}
+}
+
+// TestControlChecksum flips every bit of every message. Damage to the prefix is
+// seen before its length is believed, damage to the body before any field of it.
+func TestControlChecksum(t *testing.T) {
+	messages := map[string][]byte{
+		"unknown": raw(99, wire.FlagOptional, 1, 2, 3),
+		"empty":   raw(99, wire.FlagOptional),
+	}
+	for name, m := range sampleMessages() {
+		messages[name] = encode(t, m)
+	}
+	var d wire.Decoder
+	for name, b := range messages {
+		for bit := range 8 * len(b) {
+			b[bit/8] ^= 1 << (bit % 8)
+			prefix := bit < 8*wire.ControlPrefix
+			why := "checksum of the body of the "
+			if prefix {
+				why = "checksum of a message's prefix: "
+			}
+			for _, decode := range []func([]byte) (wire.Message, error){wire.Decode, d.Decode} {
+				if m, err := decode(b); m != nil || !errors.Is(err, transport.ErrProtocol) || !strings.Contains(err.Error(), why) {
+					t.Errorf("%s, bit %d flipped: decoded %+v, %v, want nothing and %q", name, bit, m, err, why)
+				}
+			}
+			if _, _, err := wire.ControlLength(b[:wire.ControlPrefix]); errors.Is(err, transport.ErrProtocol) != prefix {
+				t.Errorf("%s, bit %d flipped: ControlLength says %v, want a refusal: %v", name, bit, err, prefix)
+			}
+			b[bit/8] ^= 1 << (bit % 8)
+		}
+		if _, err := d.Decode(b); err != nil {
+			t.Errorf("%s, unchanged: %v", name, err)
+		}
+	}
+}
+
+// TestStrangers has what speaks another protocol refused by the first bytes.
+func TestStrangers(t *testing.T) {
+	for name, b := range map[string][]byte{
+		"HTTP":  []byte("GET / HTTP/1.1\r\n\r\n"),
+		"SSH":   []byte("SSH-2.0-OpenSSH_9.2p1\r\n"),
+		"TLS":   {0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3, 1, 2, 3, 4, 5, 6, 7, 8},
+		"zeros": make([]byte, 64),
+		"ones":  bytesOf(64, byte(0xff)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, err := wire.ControlLength(b)
+			checkRefusal(t, err, "damaged, or not pdlink")
+			_, err = wire.Decode(b)
+			checkRefusal(t, err, "damaged, or not pdlink")
 		})
 	}
 }
@@ -285,23 +355,22 @@ func TestControlLengthBounds(t *testing.T) {
 		flags byte
 		most  int // body
 	}{
-		{wire.TypeHello, 0, 4088}, {wire.TypeLaneHello, 0, 248}, {wire.TypeLaneOK, 0, 248}, {wire.TypeBye, 0, 4088},
-		{wire.TypeOpen, 0, 16781304}, {wire.TypeAdmit, 0, 16781304}, {wire.TypeResult, 0, 16781304},
-		{wire.TypeRefuse, 0, 4088}, {wire.TypeCancel, 0, 4088}, {wire.TypeGrant, 0, 248}, {wire.TypeFlush, 0, 248},
-		{wire.TypeFinish, 0, 248}, {wire.TypeAck, 0, 65528}, {wire.TypeNack, 0, 8184}, {wire.TypeFlushed, 0, 262136},
-		{99, wire.FlagOptional, 262136},
+		{wire.TypeHello, 0, 4080}, {wire.TypeLaneHello, 0, 240}, {wire.TypeLaneOK, 0, 240}, {wire.TypeBye, 0, 4080},
+		{wire.TypeOpen, 0, 16781296}, {wire.TypeAdmit, 0, 16781296}, {wire.TypeResult, 0, 16781296},
+		{wire.TypeRefuse, 0, 4080}, {wire.TypeCancel, 0, 4080}, {wire.TypeGrant, 0, 240}, {wire.TypeFlush, 0, 240},
+		{wire.TypeFinish, 0, 240}, {wire.TypeAck, 0, 65520}, {wire.TypeNack, 0, 8176}, {wire.TypeFlushed, 0, 262128},
+		{99, wire.FlagOptional, 262128},
 	}
 	for _, tt := range tests {
-		b := []byte{0, 0, 0, 0, byte(tt.typ), tt.flags, 0, 0}
+		b := raw(tt.typ, tt.flags)
 		binary.LittleEndian.PutUint32(b, uint32(tt.most))
-		if n, typ, err := wire.ControlLength(b); err != nil || n != tt.most || typ != tt.typ {
+		if n, typ, err := wire.ControlLength(seal(b)); err != nil || n != tt.most || typ != tt.typ {
 			t.Errorf("%v with %d bytes: %d, %v, %v", tt.typ, tt.most, n, typ, err)
 		}
 		for _, n := range []uint32{uint32(tt.most) + 1, 1 << 31, 1<<32 - 1} {
 			binary.LittleEndian.PutUint32(b, n)
-			if _, _, err := wire.ControlLength(b); !errors.Is(err, transport.ErrProtocol) {
-				t.Errorf("%v with %d bytes: %v, want a protocol violation", tt.typ, n, err)
-			}
+			_, _, err := wire.ControlLength(seal(b))
+			checkRefusal(t, err, fmt.Sprintf("body of %d bytes, limit %d", n, tt.most))
 		}
 	}
 }

@@ -19,16 +19,16 @@ func TestExtension(t *testing.T) {
 		if got, err := wire.Decode(b); err != nil || !reflect.DeepEqual(normal(got), normal(m)) {
 			t.Errorf("%s with an appended field: %+v, %v", name, got, err)
 		}
-		b = put(encode(t, m), 5, wire.FlagOptional)
+		b = seal(put(encode(t, m), 5, wire.FlagOptional))
 		if got, err := wire.Decode(b); err != nil || !reflect.DeepEqual(normal(got), normal(m)) {
 			t.Errorf("%s marked optional: %+v, %v", name, got, err)
 		}
 	}
-	got, err := wire.Decode([]byte{2, 0, 0, 0, 99, wire.FlagOptional, 0, 0, 'h', 'i'})
+	got, err := wire.Decode(raw(99, wire.FlagOptional, 'h', 'i'))
 	if u, ok := got.(*wire.Unknown); err != nil || !ok || u.Of != 99 || u.Type() != 99 {
 		t.Errorf("optional message of type 99: %+v, %v", got, err)
 	}
-	b := put(encode(t, &wire.Refuse{Handle: 1, Reason: "why"}), 12, 77)
+	b := seal(put(encode(t, &wire.Refuse{Handle: 1, Reason: "why"}), 20, 77))
 	if got, err := wire.Decode(b); err != nil || !reflect.DeepEqual(got, &wire.Refuse{Handle: 1, Reason: "why"}) {
 		t.Errorf("refusal with a code of a newer peer: %+v, %v", got, err)
 	}
@@ -38,8 +38,8 @@ func TestExtension(t *testing.T) {
 // after the boot id.
 func TestOtherMajor(t *testing.T) {
 	ours := sampleMessages()["hello"].(*wire.Hello)
-	b := put(encode(t, ours), 12, 2)
-	for n := 32; n <= len(b); n++ {
+	b := put(encode(t, ours), 20, 2)
+	for n := wire.ControlPrefix + 24; n <= len(b); n++ {
 		m, err := wire.Decode(relen(bytes.Clone(b[:n])))
 		if err != nil {
 			t.Fatalf("%d bytes: %v", n, err)
@@ -220,6 +220,7 @@ func TestAllocations(t *testing.T) {
 		{"DecodeFrame", func() error { _, err := wire.DecodeFrame(encoded, wire.MaxPayload, pieces); return err }},
 		{"AppendGrant", func() error { _, err := wire.AppendGrant(buf, grant); return err }},
 		{"AppendAck", func() error { _, err := wire.AppendAck(buf, ack); return err }},
+		{"ControlLength", func() error { _, _, err := wire.ControlLength(msgs[0]); return err }},
 		{"AppendFlush", func() error { _, err := wire.AppendFlush(buf, flush); return err }},
 		{"Decode", func() error {
 			for _, b := range msgs {

@@ -1,0 +1,32 @@
+package keys
+
+import "errors"
+
+// Sentinels, one for each decision that a caller can take. They are wrapped with
+// the file and what to do; test with errors.Is.
+var (
+	// ErrNoIdentity is returned when the directory has no private key yet: make
+	// one with `pdlink keys init`.
+	ErrNoIdentity = errors.New("keys: no private key")
+
+	// ErrIdentityExists is returned when a private key would be overwritten.
+	ErrIdentityExists = errors.New("keys: there is a private key already")
+
+	// ErrUnknownPeer is returned when a key or a name is not in the peers file:
+	// pair the two hosts with `pdlink keys pair`, or refuse the connection.
+	ErrUnknownPeer = errors.New("keys: unknown peer")
+
+	// ErrPeerExists is returned when a name or a key that is paired already
+	// would be paired with another: revoke it first.
+	ErrPeerExists = errors.New("keys: peer exists")
+
+	// ErrBadKey is returned for a public key, or a peer's name, that is mistyped.
+	ErrBadKey = errors.New("keys: bad key")
+
+	// ErrBadFile is returned for a file whose content is not what it should be.
+	ErrBadFile = errors.New("keys: bad file")
+
+	// ErrPermissions is returned for a file or directory that others can write,
+	// or a private key that others can read.
+	ErrPermissions = errors.New("keys: unsafe permissions")
+)

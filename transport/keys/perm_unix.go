@@ -1,0 +1,52 @@
+//go:build unix
+
+package keys
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// openFlags refuse a symbolic link, and do not wait for the writer of a pipe.
+const openFlags = unix.O_NOFOLLOW | unix.O_NONBLOCK
+
+// isLink says whether an open failed because of openFlags and a symbolic link.
+func isLink(err error) bool { return errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EMLINK) }
+
+// checkOwner refuses a file or directory of another user than this process's or
+// root.
+func checkOwner(path string, fi fs.FileInfo) error {
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok {
+		return fmt.Errorf("%w: %s: its owner is not known", ErrPermissions, path)
+	}
+	if me := os.Geteuid(); int(st.Uid) != me && st.Uid != 0 {
+		return fmt.Errorf("%w: %s belongs to user %d, and this process runs as user %d: run it as the owner, or make the file its own",
+			ErrPermissions, path, st.Uid, me)
+	}
+	return nil
+}
+
+// checkMode refuses the bits of the file mode that are in not.
+func checkMode(path string, fi fs.FileInfo, not fs.FileMode, fix string) error {
+	if m := fi.Mode().Perm(); m&not != 0 {
+		return fmt.Errorf("%w: %s has mode %04o: run `chmod %s %s`", ErrPermissions, path, m, fix, path)
+	}
+	return nil
+}
+
+// lock waits for the exclusive right to change the files of a directory. It ends
+// with the file, so the kernel gives it up when the process dies.
+func lock(dir *os.File) error {
+	for {
+		err := unix.Flock(int(dir.Fd()), unix.LOCK_EX)
+		if !errors.Is(err, unix.EINTR) {
+			return os.NewSyscallError("flock", err)
+		}
+	}
+}

@@ -1,0 +1,24 @@
+package seal
+
+import "encoding/hex"
+
+// KeyFrames is how many frames one key seals.
+const KeyFrames = keyFrames
+
+// MaxFrames is how many frames a lane has.
+const MaxFrames = maxFrames
+
+// SetFrame makes frame the next one, under the key in use.
+func (x *Sealer) SetFrame(frame uint64) { x.d.setFrame(frame) }
+
+// SetFrame makes frame the next one, under the key in use.
+func (x *Opener) SetFrame(frame uint64) { x.d.setFrame(frame) }
+
+func (d *direction) setFrame(frame uint64) {
+	d.frame, d.limit = frame, max(d.limit, frame+1)
+}
+
+// Traffic is the secret of the key in use, and its iv, in hex.
+func (x *Sealer) Traffic() (secret, iv string) {
+	return hex.EncodeToString(x.d.next[:]), hex.EncodeToString(x.d.iv[:])
+}

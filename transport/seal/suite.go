@@ -1,0 +1,63 @@
+package seal
+
+import "fmt"
+
+// Suite is what protects the frames of a connection. The zero value is the
+// default.
+type Suite uint8
+
+// Suites. Their names are part of the protocol: every key and proof depends on
+// them, so two ends with different ones share nothing.
+const (
+	AES128GCM Suite = iota // the default
+	AES256GCM              // a longer key, about a third slower
+	Clear                  // frames as they are, lanes still prove who they belong to
+)
+
+// Suites returns the names of all suites, the default first.
+func Suites() []string {
+	return []string{AES128GCM.String(), AES256GCM.String(), Clear.String()}
+}
+
+// String returns the name.
+func (s Suite) String() string {
+	switch s {
+	case AES128GCM:
+		return "aes-128-gcm"
+	case AES256GCM:
+		return "aes-256-gcm"
+	case Clear:
+		return "clear"
+	}
+	return fmt.Sprintf("suite %d", uint8(s))
+}
+
+// ParseSuite returns the suite of a name of Suites.
+func ParseSuite(name string) (Suite, error) {
+	for s := AES128GCM; s <= Clear; s++ {
+		if s.String() == name {
+			return s, nil
+		}
+	}
+	return 0, invalid("unknown suite %q, this build has %v", name, Suites())
+}
+
+// keySize is the bytes of a key; 0 for a suite that has none.
+func (s Suite) keySize() int {
+	switch s {
+	case AES128GCM:
+		return 16
+	case AES256GCM:
+		return 32
+	}
+	return 0
+}
+
+// Direction says who seals and who opens.
+type Direction uint8
+
+// Directions of a lane.
+const (
+	ToServer Direction = iota // the end that dialled seals
+	ToClient                  // the end that accepted seals
+)
