@@ -48,6 +48,7 @@ type member struct {
 	// Guarded by assembly.mu.
 	in      transport.Incoming // nil until admitted
 	ended   bool               // finished in order
+	gone    bool               // does not wait for the verdict any more
 	counted bool               // its bytes are in the verdict
 }
 
@@ -73,6 +74,8 @@ type assembly struct {
 	// keeps late writers away from it.
 	stopped atomic.Bool
 
+	arrived atomic.Int64 // frames of all senders
+
 	mu       sync.Mutex // guards the rest
 	cond     sync.Cond
 	members  map[int]*member // by part: live or finished
@@ -80,8 +83,9 @@ type assembly struct {
 	sealing  int             // Target.Seal calls that run
 	visible  int             // contiguous prefix of published blocks
 	lastAt   time.Time       // when the last block became visible
-	failed   error
-	waiting  *time.Timer // runs while no sender is live
+	failed   error           // the first failure; no more bytes are worth sending
+	broken   bool            // no further block can become visible
+	waiting  *time.Timer     // runs while a sender is missing
 	expired  bool
 	joined   bool // somebody was a member
 	over     bool
@@ -133,12 +137,16 @@ func (a *assembly) join(req transport.Request, digest [sha256.Size]byte, facts t
 	}
 	switch parts := max(req.Parts, 1); {
 	case a.over:
-		return refuse(transport.RefuseBusy, "the transfer of this id just ended; open it again")
+		why := ""
+		if a.failed != nil {
+			why = ": " + a.failed.Error()
+		}
+		return refuse(transport.RefuseBusy, "the transfer of this id just ended; open it again%s", why)
 	case digest != a.digest:
 		return refuse(transport.RefuseOther, "another sender of this transfer has a different plan")
 	case parts != a.parts:
 		return refuse(transport.RefuseOther, "%d parts, but another sender of this transfer said %d", parts, a.parts)
-	case a.members[req.Part] != nil:
+	case a.members[req.Part] != nil && !a.members[req.Part].gone:
 		return refuse(transport.RefuseDuplicate, "part %d of %d is being sent already", req.Part+1, a.parts)
 	}
 	m := &member{part: req.Part, facts: facts}
@@ -176,11 +184,14 @@ func (a *assembly) fail(err error) {
 	if a.failed == nil {
 		a.failed = err
 	}
+	a.broken = a.broken || errors.Is(err, ErrClosed) // then there is no time for blocks that are whole
 	a.cond.Broadcast()
 }
 
-// serve receives a member's frames until it ends, and gives it the verdict.
-func (a *assembly) serve(ctx context.Context, m *member, in transport.Incoming) {
+// serve receives a member's frames until it ends, and gives it the verdict. One
+// that finished and went away before that has done its part all the same, but
+// it may come again: it does not know.
+func (a *assembly) serve(ctx context.Context, gone <-chan struct{}, m *member, in transport.Incoming) {
 	a.mu.Lock()
 	m.in = in
 	a.mu.Unlock()
@@ -202,6 +213,10 @@ func (a *assembly) serve(ctx context.Context, m *member, in transport.Incoming) 
 	if errors.Is(err, io.EOF) {
 		select {
 		case <-a.done:
+		case <-gone:
+			a.mu.Lock()
+			m.gone = true
+			a.mu.Unlock()
 		case <-ctx.Done():
 		}
 	}
@@ -225,6 +240,7 @@ func (a *assembly) receive(ctx context.Context, in transport.Incoming) error {
 			}
 			continue
 		}
+		a.arrived.Add(1)
 		err = a.frame(in, d)
 		d.Release()
 		switch {

@@ -28,7 +28,7 @@ var (
 	// ErrStore wraps a failure of the target.
 	ErrStore = errors.New("bridge: store failed")
 
-	// ErrIncomplete is returned by Sender.Finish when pieces still did not
-	// arrive after MaxPasses passes.
+	// ErrIncomplete is returned by Sender.Run when pieces still did not arrive
+	// after MaxPasses passes, or no slot is left to send them again.
 	ErrIncomplete = errors.New("bridge: pieces did not arrive")
 )

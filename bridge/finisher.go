@@ -12,7 +12,7 @@ func (a *assembly) finisher() {
 	a.mu.Lock()
 	for !a.isOver() {
 		a.startSeals()
-		if a.failed == nil && a.visible < len(a.blocks) && a.blocks[a.visible].stage == stageSealed {
+		if !a.broken && a.visible < len(a.blocks) && a.blocks[a.visible].stage == stageSealed {
 			a.publish()
 			continue
 		}
@@ -21,6 +21,7 @@ func (a *assembly) finisher() {
 	a.over = true
 	if a.waiting != nil {
 		a.waiting.Stop()
+		a.waiting = nil
 	}
 	a.mu.Unlock()
 	a.stopWrites()
@@ -39,10 +40,15 @@ func (a *assembly) finisher() {
 	close(a.done)
 }
 
-// startSeals starts to seal blocks that are whole, up to the limit.
+// startSeals starts to seal blocks that are whole, up to the limit. After a
+// failure these are the ones that can still become visible: no byte will come
+// for the first that is not whole.
 func (a *assembly) startSeals() {
-	for i := a.visible; i < len(a.blocks) && a.failed == nil && a.sealing < sealers; i++ {
+	for i := a.visible; i < len(a.blocks) && !a.broken && a.sealing < sealers; i++ {
 		b := &a.blocks[i]
+		if a.failed != nil && b.stage == stageOpen {
+			return
+		}
 		if b.stage == stageWhole && (!a.ordered || i == 0 || a.blocks[i-1].stage >= stageSealed) {
 			b.stage = stageSealing
 			a.sealing++
@@ -61,8 +67,8 @@ func (a *assembly) seal(i int) {
 	a.sealing--
 	if err == nil {
 		b.stage = stageSealed
-	} else if a.failed == nil {
-		a.failed = fmt.Errorf("%w: seal block %d: %w", ErrStore, i, err)
+	} else {
+		a.breaks(fmt.Errorf("%w: seal block %d: %w", ErrStore, i, err))
 	}
 	a.cond.Broadcast()
 }
@@ -75,7 +81,7 @@ func (a *assembly) publish() {
 	err := a.target.Publish(i)
 	a.mu.Lock()
 	if err != nil {
-		a.failed = fmt.Errorf("%w: publish block %d: %w", ErrStore, i, err)
+		a.breaks(fmt.Errorf("%w: publish block %d: %w", ErrStore, i, err))
 		return
 	}
 	a.blocks[i].stage = stagePublished
@@ -99,6 +105,15 @@ func (a *assembly) publish() {
 	a.mu.Lock()
 }
 
+// breaks records a failure after which no further block can become visible. It
+// is called with a.mu held.
+func (a *assembly) breaks(err error) {
+	if a.failed == nil {
+		a.failed = err
+	}
+	a.broken = true
+}
+
 // advance moves the visible prefix over published blocks.
 func (a *assembly) advance() {
 	for a.visible < len(a.blocks) && a.blocks[a.visible].stage == stagePublished {
@@ -112,37 +127,59 @@ func (a *assembly) isOver() bool {
 	if a.sealing > 0 {
 		return false
 	}
-	if a.failed != nil {
+	if a.broken {
 		return true
 	}
-	if !a.joined {
+	whole := a.visible < len(a.blocks) && a.blocks[a.visible].stage != stageOpen // it can still be sealed and published
+	if a.failed != nil {
+		return !whole
+	}
+	if !a.joined || whole {
 		return false
 	}
+	live := false
 	for _, m := range a.members {
-		if !m.ended {
-			return false
-		}
+		live = live || !m.ended
 	}
-	if a.visible < len(a.blocks) && a.blocks[a.visible].stage != stageOpen {
-		return false // it can still be sealed and published
+	if live && (a.visible == len(a.blocks) || len(a.members) == a.parts) {
+		return false
 	}
 	if a.visible == len(a.blocks) || len(a.finished) == a.parts || a.expired {
 		return true
 	}
-	if a.waiting == nil {
-		if a.r.o.PartWait < 0 {
+	wait := a.r.o.PartWait
+	if wait < 0 {
+		if !live {
 			return true
 		}
-		a.waiting = time.AfterFunc(a.r.o.PartWait, func() {
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			if a.waiting != nil {
-				a.expired = true
-			}
-			a.cond.Broadcast()
-		})
+		wait = DefaultPartWait
+	}
+	if a.waiting == nil {
+		a.wait(wait)
 	}
 	return false
+}
+
+// wait gives senders that are missing some time, and as much again for as long
+// as others still send. Those that must keep their bytes until blocks are
+// durable come to a halt without the missing ones: they end with them. It is
+// called with a.mu held.
+func (a *assembly) wait(limit time.Duration) {
+	arrived := a.arrived.Load()
+	var timer *time.Timer
+	timer = time.AfterFunc(limit, func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		switch {
+		case a.waiting != timer: // somebody came
+		case a.arrived.Load() != arrived:
+			a.wait(limit)
+		default:
+			a.expired = true
+			a.cond.Broadcast()
+		}
+	})
+	a.waiting = timer
 }
 
 // stopWrites returns when no member writes to the target any more.
@@ -173,8 +210,8 @@ func (a *assembly) decide() {
 		v.State, v.Reason = Partial, "the receiver was stopped"
 	case a.failed != nil:
 		v.State, v.Reason = Partial, a.failed.Error()
-	case len(a.finished) < a.parts:
-		v.State, v.Reason = Partial, fmt.Sprintf("%d of %d senders did not finish", a.parts-len(a.finished), a.parts)
+	case len(a.members) < a.parts:
+		v.State, v.Reason = Partial, fmt.Sprintf("%d of %d senders did not finish", a.parts-len(a.members), a.parts)
 	default:
 		v.State, v.Reason = Partial, "the senders finished without sending every byte"
 	}

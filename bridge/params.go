@@ -14,15 +14,20 @@ const (
 	MaxBlockBytes = 1 << 30
 
 	// DefaultPartWait is how long an incomplete transfer waits for senders
-	// that are missing after every other one finished: a sender restarts and
-	// dials again within seconds, and a request should not hang for a minute
-	// on a host that is gone.
+	// that are missing after the others finished or fell silent: a sender
+	// restarts and dials again within seconds, and a request should not hang
+	// for a minute on a host that is gone.
 	DefaultPartWait = 10 * time.Second
 
 	// sealers is how many blocks of one transfer are sealed at a time. An
 	// engine's chunk completes about four blocks with its last layer; their
 	// data syncs overlap in the device.
 	sealers = 4
+
+	// leaseWait is how long a sender that keeps its frames waits for a slot
+	// before it asks whether anything was damaged: rarely enough that the sync
+	// which the question costs the receiver does not count.
+	leaseWait = time.Second
 
 	// MaxPasses is how often a sender sends what the receiver asks for again:
 	// a link that corrupts three times in a row will not do better.

@@ -17,8 +17,9 @@ type Options struct {
 	Open Opener
 
 	// PartWait is how long an incomplete transfer stays open for senders that
-	// are missing or lost after every other one finished. 0 means
-	// DefaultPartWait, negative not at all.
+	// are missing or lost after the others finished, or after nothing more came
+	// from them. 0 means DefaultPartWait; negative: not at all once the others
+	// finished, else DefaultPartWait.
 	PartWait time.Duration
 
 	// OnVerdict is called once for each transfer that was admitted, from a
@@ -54,13 +55,17 @@ func NewReceiver(o Options) *Receiver {
 // connection.
 func (r *Receiver) Serve(ctx context.Context, conn transport.Conn) error {
 	var offers sync.WaitGroup
-	defer offers.Wait()
+	gone := make(chan struct{})
+	defer func() {
+		close(gone)
+		offers.Wait()
+	}()
 	for {
 		offer, err := conn.Accept(ctx)
 		if err != nil {
 			return err
 		}
-		offers.Go(func() { r.take(ctx, conn.Facts(), offer) })
+		offers.Go(func() { r.take(ctx, gone, conn.Facts(), offer) })
 	}
 }
 
@@ -80,8 +85,9 @@ func (r *Receiver) Close() error {
 	return nil
 }
 
-// take sees one offer through to its end.
-func (r *Receiver) take(ctx context.Context, facts transport.Facts, offer transport.Offer) {
+// take sees one offer through to its end. gone is closed when its connection
+// is.
+func (r *Receiver) take(ctx context.Context, gone <-chan struct{}, facts transport.Facts, offer transport.Offer) {
 	req := offer.Request()
 	a, m, err := r.join(req, facts)
 	if err != nil {
@@ -95,7 +101,7 @@ func (r *Receiver) take(ctx context.Context, facts transport.Facts, offer transp
 		a.leave(m, false)
 		return
 	}
-	a.serve(ctx, m, in)
+	a.serve(ctx, gone, m, in)
 }
 
 // join finds or opens the transfer that a request belongs to and makes the

@@ -14,6 +14,7 @@ type Sender struct {
 	out     transport.Outgoing
 	answer  Answer
 	present []bool
+	keeps   bool // slots are free only when their blocks are durable
 	lease   *transport.Lease
 
 	// again, when set, is what the receiver asked for: nothing else is sent.
@@ -49,7 +50,7 @@ func OpenSender(ctx context.Context, conn transport.Conn, req transport.Request)
 	if err != nil {
 		return nil, fmt.Errorf("open transfer: %w", err)
 	}
-	s := &Sender{out: out}
+	s := &Sender{out: out, keeps: !req.Replayable}
 	if s.answer, err = parseAnswer(out.Answer()); err != nil {
 		out.Cancel("answer not understood")
 		return nil, err
@@ -102,7 +103,7 @@ func (s *Sender) Put(ctx context.Context, block int, off int64, p []byte) error 
 func (s *Sender) put(ctx context.Context, block uint32, off uint64, p []byte) error {
 	for len(p) > 0 {
 		if s.lease == nil {
-			l, err := s.out.Lease(ctx)
+			l, err := s.slot(ctx)
 			if err != nil {
 				return fmt.Errorf("lease slot for block %d: %w", block, err)
 			}
@@ -118,6 +119,28 @@ func (s *Sender) put(ctx context.Context, block uint32, off uint64, p []byte) er
 		off, p = off+uint64(n), p[n:]
 	}
 	return nil
+}
+
+// slot waits for a lease. A sender that keeps its frames may wait for a block
+// that never becomes durable, because a piece of it was damaged on the way: then
+// no slot will ever be free, to send that piece again either, and it gives up.
+func (s *Sender) slot(ctx context.Context) (*transport.Lease, error) {
+	if !s.keeps {
+		return s.out.Lease(ctx)
+	}
+	for {
+		wait, cancel := context.WithTimeout(ctx, leaseWait)
+		l, err := s.out.Lease(wait)
+		cancel()
+		if err == nil || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return l, err
+		}
+		if err := s.out.Flush(ctx); errors.Is(err, transport.ErrMissing) {
+			return nil, fmt.Errorf("%w: every slot is kept for blocks that lack them: %w", ErrIncomplete, err)
+		} else if err != nil {
+			return nil, err
+		}
+	}
 }
 
 // Push sends the frame that is being filled, if any.

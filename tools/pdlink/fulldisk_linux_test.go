@@ -101,44 +101,47 @@ type fullDisk struct {
 	want *expectation
 	rng  *rand.Rand
 	dir  string // the mount
-	room int64  // bytes that are free
+
+	room   int64 // bytes that are free
+	inodes int   // files that can be made, where that is what runs out
 }
 
 // diskKind is a way to make a disk that gets full, and to give it space again.
 type diskKind struct {
 	name       string
 	fill, free func(*fullDisk)
+	inodes     bool // it runs out of inodes, not of bytes
 }
 
 func fullDisks() []diskKind {
 	filler := func(f *fullDisk) string { return filepath.Join(f.dir, "filler") }
 	return []diskKind{
 		{
-			"small",
-			func(f *fullDisk) { f.mount(0, "size="+strconv.FormatInt(f.room, 10)) },
-			func(f *fullDisk) { f.mount(syscall.MS_REMOUNT, "size="+strconv.Itoa(roomy)) },
+			name: "small",
+			fill: func(f *fullDisk) { f.mount(0, "size="+strconv.FormatInt(f.room, 10)) },
+			free: func(f *fullDisk) { f.mount(syscall.MS_REMOUNT, "size="+strconv.Itoa(roomy)) },
 		},
 		{
-			"filled",
-			func(f *fullDisk) {
+			name: "filled",
+			fill: func(f *fullDisk) {
 				f.mount(0, "size="+strconv.Itoa(roomy))
 				if err := os.WriteFile(filler(f), make([]byte, roomy-f.room), 0o600); err != nil {
 					f.Fatal(err)
 				}
 			},
-			func(f *fullDisk) {
+			free: func(f *fullDisk) {
 				if err := os.Remove(filler(f)); err != nil {
 					f.Fatal(err)
 				}
 			},
 		},
 		{
-			"out of inodes",
-			func(f *fullDisk) {
+			name: "out of inodes", inodes: true,
+			fill: func(f *fullDisk) {
 				// The root and 16 folders take 17; each block takes one more.
-				f.mount(0, "size="+strconv.Itoa(roomy)+",nr_inodes="+strconv.Itoa(17+f.rng.IntN(len(f.want.hashes))))
+				f.mount(0, "size="+strconv.Itoa(roomy)+",nr_inodes="+strconv.Itoa(17+f.inodes))
 			},
-			func(f *fullDisk) { f.mount(syscall.MS_REMOUNT, "nr_inodes=1000") },
+			free: func(f *fullDisk) { f.mount(syscall.MS_REMOUNT, "nr_inodes=1000") },
 		},
 	}
 }
@@ -154,15 +157,48 @@ func (f *fullDisk) mount(flags uintptr, options string) {
 	}
 }
 
+// pages is the space that a file of so many bytes takes.
+func pages(n int64) int64 {
+	page := int64(os.Getpagesize())
+	return (n + page - 1) / page * page
+}
+
+// pick decides how much room there is: less than all blocks need.
+func (f *fullDisk) pick() {
+	need := int64(0)
+	for _, n := range f.want.bytes {
+		need += pages(n)
+	}
+	f.room = pages(1 + f.rng.Int64N(need-pages(1)))
+	f.inodes = f.rng.IntN(len(f.want.hashes))
+}
+
+// fit is how many blocks the disk has space for.
+func (f *fullDisk) fit(d diskKind) (k int) {
+	if d.inodes {
+		return f.inodes
+	}
+	for left := f.room; k < len(f.want.bytes) && left >= pages(f.want.bytes[k]); k++ {
+		left -= pages(f.want.bytes[k])
+	}
+	return k
+}
+
 // run fills the disk by a transfer and returns how many blocks are visible
 // then.
 func (f *fullDisk) run(d diskKind) int {
-	page := int64(os.Getpagesize())
-	f.room = page * (1 + f.rng.Int64N(f.want.total()/page-1)) // less than all blocks need
+	f.pick()
 	d.fill(f)
+	// One sender with chunks that end with the blocks opens a block when the one
+	// before it is whole: then every block that fits must be there.
+	inOrder := f.rng.IntN(4) > 0
+	chunk, senders := 64, 1
+	if !inOrder {
+		chunk, senders = 1+f.rng.IntN(512), 1+f.rng.IntN(3)
+	}
 	args := []string{
 		"replay", filepath.Join(casesDir, f.want.name), "--format", f.want.format, "--json",
-		"--chunk", strconv.Itoa(1 + f.rng.IntN(512)), "--senders", strconv.Itoa(1 + f.rng.IntN(3)),
+		"--chunk", strconv.Itoa(chunk), "--senders", strconv.Itoa(senders),
 	}
 	var r *receiver
 	if f.rng.IntN(2) == 0 {
@@ -172,6 +208,9 @@ func (f *fullDisk) run(d diskKind) int {
 		args = append(args, "--store", f.dir)
 	}
 	visible := f.partial(start(f, args...), r)
+	if fit := f.fit(d); visible > fit || (inOrder && visible < fit) {
+		f.Errorf("%d blocks are visible, there is room for %d", visible, fit)
+	}
 	d.free(f)
 	if p := start(f, args...); p.wait() != exitOK {
 		f.Errorf("second run, with enough space: %v", p)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -63,7 +64,8 @@ func start(tb testing.TB, args ...string) *process {
 	} else {
 		p.cmd = exec.Command(self, args...)
 	}
-	p.cmd.Env = append(os.Environ(), mainEnv+"=1")
+	// The race detector would sleep for a second at the end of each process.
+	p.cmd.Env = append(os.Environ(), mainEnv+"=1", "GORACE=atexit_sleep_ms=0")
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.err
 	if err := p.cmd.Start(); err != nil {
 		tb.Fatalf("start pdlink %v: %v", args, err)
@@ -253,14 +255,6 @@ func (x *expectation) path(store string, k int) string {
 	return filepath.Join(store, name[:1], name+".safetensors")
 }
 
-// total is the size of all blocks' files.
-func (x *expectation) total() (n int64) {
-	for _, size := range x.bytes {
-		n += size
-	}
-	return n
-}
-
 // contents is what lies in a store.
 type contents struct {
 	visible int // blocks, a contiguous prefix of the chain
@@ -322,5 +316,57 @@ func (x *expectation) identical(tb testing.TB, store string, k int) {
 		tb.Errorf("block %d is visible and cannot be read: %v", k, err)
 	} else if !d.Equal() {
 		tb.Errorf("block %d is visible and wrong: %s", k, d)
+	}
+}
+
+// TestKeepersEndWithALostSender has a sender that must keep its bytes until
+// their blocks are durable, and another one, without which they never will be,
+// stay away. The ring of the first fills; it must not wait for ever, however
+// often it asks meanwhile what became of its frames.
+func TestKeepersEndWithALostSender(t *testing.T) {
+	want := expect(t, "kv-qwen3", "5")
+	store := t.TempDir()
+	r := startReceiver(t, store, "--part-wait", "1200ms")
+	p := start(t, "replay", filepath.Join(casesDir, want.name), "--to", "tcp://"+r.addr, "--format", want.format, "--keep",
+		"--chunk", strconv.Itoa(smallestKept), "--part", "1/2", "--timeout", patience.String())
+	if status := p.wait(); status != exitFailed || !strings.Contains(p.out.String(), "partial 0/5: 1 of 2 senders did not finish") {
+		t.Errorf("status %d: %v", status, p)
+	}
+	r.stop(t, want, store)
+}
+
+// TestFinishedSenderMayComeAgain kills a sender that has sent all of its part
+// and waits for the others. A new one does not know that nothing is missing.
+func TestFinishedSenderMayComeAgain(t *testing.T) {
+	want := expect(t, "kv-qwen3", "5")
+	store := t.TempDir()
+	r := startReceiver(t, store, "--part-wait", patience.String())
+	part := func(i string) *process {
+		return start(t, "replay", filepath.Join(casesDir, want.name), "--to", "tcp://"+r.addr, "--format", want.format,
+			"--part", i+"/2", "--timeout", patience.String())
+	}
+	first := part("1")
+	time.Sleep(500 * time.Millisecond) // it takes a tenth of that; nothing tells when it is done
+	first.kill()
+	time.Sleep(100 * time.Millisecond)
+	again, second := part("1"), part("2")
+	for _, p := range []*process{again, second} {
+		if status := p.wait(); status != exitOK {
+			t.Errorf("status %d: %v", status, p)
+		}
+	}
+	if c := want.check(t, store); c.visible != len(want.hashes) {
+		t.Errorf("%d of %d blocks", c.visible, len(want.hashes))
+	}
+	r.stop(t, want, store)
+}
+
+// TestKeepingTinyChunksIsRefused: a frame for each chunk, and a block with more
+// chunks than the ring has slots, would wait for ever.
+func TestKeepingTinyChunksIsRefused(t *testing.T) {
+	p := start(t, "replay", filepath.Join(casesDir, "dsv4-a"), "--store", t.TempDir(), "--keep",
+		"--chunk", strconv.Itoa(smallestKept-1), "--timeout", patience.String())
+	if status := p.wait(); status != exitFailed || !strings.Contains(p.err.String(), "at least 9 tokens") {
+		t.Errorf("status %d: %v", status, p)
 	}
 }

@@ -65,8 +65,17 @@ func (f *replayFlags) send(ctx context.Context, io streams, j *job, link transpo
 			shares = append(shares, replay.Share{Part: i, Parts: f.senders})
 		}
 	}
-	verdicts := make([]bridge.Verdict, len(shares))
-	g, ctx := errgroup.WithContext(ctx)
+	parts := make([]*part, len(shares))
+	defer func() {
+		for _, p := range parts {
+			if p != nil {
+				p.conn.Close() //nolint:errcheck // the transfer is over
+			}
+		}
+	}()
+	// All open before one sends: a transfer that ends early, on a full disk for
+	// example, has the same verdict for all of them.
+	g, opening := errgroup.WithContext(ctx)
 	for i, share := range shares {
 		g.Go(func() error {
 			o := replay.Options{Share: share, Chunk: f.chunk, Numerics: f.numerics, Workers: f.workers}
@@ -80,7 +89,23 @@ func (f *replayFlags) send(ctx context.Context, io streams, j *job, link transpo
 			req := transport.Request{
 				ID: id, Kind: kindOMLX, Part: share.Part, Parts: share.Parts, Replayable: !f.keep, Meta: meta,
 			}
-			verdicts[i], err = sendPart(ctx, link, addr, req, src)
+			parts[i], err = openPart(opening, link, addr, req, src)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return bridge.Verdict{}, err
+	}
+	return runParts(ctx, parts)
+}
+
+// runParts sends all parts and returns the verdict.
+func runParts(ctx context.Context, parts []*part) (bridge.Verdict, error) {
+	verdicts := make([]bridge.Verdict, len(parts))
+	g, ctx := errgroup.WithContext(ctx)
+	for i, p := range parts {
+		g.Go(func() (err error) {
+			verdicts[i], err = p.sender.Run(ctx, p.source)
 			return err
 		})
 	}
@@ -90,21 +115,25 @@ func (f *replayFlags) send(ctx context.Context, io streams, j *job, link transpo
 	return verdicts[0], nil
 }
 
-// sendPart is one sender, on a connection of its own.
-func sendPart(ctx context.Context, link transport.Link, addr string, req transport.Request, src bridge.Source) (bridge.Verdict, error) {
+// part is one sender, on a connection of its own.
+type part struct {
+	conn   transport.Conn
+	sender *bridge.Sender
+	source bridge.Source
+}
+
+// openPart dials and opens the transfer. The caller closes the connection, also
+// of a part that comes with an error.
+func openPart(ctx context.Context, link transport.Link, addr string, req transport.Request, src bridge.Source) (*part, error) {
 	conn, err := link.Dial(ctx, addr)
 	if err != nil {
-		return bridge.Verdict{}, err
+		return nil, err
 	}
-	defer conn.Close() //nolint:errcheck // the transfer is over
 	s, err := bridge.OpenSender(ctx, conn, req)
 	if errors.Is(err, transport.ErrRefused) {
-		return bridge.Verdict{}, fmt.Errorf("declined: %w", err)
+		err = fmt.Errorf("declined: %w", err)
 	}
-	if err != nil {
-		return bridge.Verdict{}, err
-	}
-	return s.Run(ctx, src)
+	return &part{conn: conn, sender: s, source: src}, err
 }
 
 // checkKeep makes sure that keeping frames cannot wait for ever.
@@ -124,9 +153,20 @@ func (f *replayFlags) checkKeep(j *job) error {
 	if chunk > 0 { // a chunk that starts inside a block touches one more
 		blocks = min(blocks, (chunk+j.plan.Spec.BlockTokens-1)/j.plan.Spec.BlockTokens+1)
 	}
-	ring := int64(transport.DefaultSlots) * (transport.DefaultSlot - transport.HeaderRoom)
-	if err := bridge.CheckRing(ring, int64(blocks)*layout.WireSize()); err != nil {
+	const payload = transport.DefaultSlot - transport.HeaderRoom
+	if err := bridge.CheckRing(transport.DefaultSlots*payload, int64(blocks)*layout.WireSize()); err != nil {
 		return fmt.Errorf("--keep: %w", err)
+	}
+	if chunk < 0 {
+		return nil
+	}
+	// Every chunk ends with a frame of its own, full or not, and a block's last
+	// chunk may begin inside it.
+	perBlock := j.plan.Spec.BlockTokens/chunk + 2
+	if perBlock > transport.DefaultSlots {
+		return fmt.Errorf("--keep: %w: a block of %d tokens takes %d frames, the ring has %d: make chunks of at least %d tokens",
+			bridge.ErrRing, j.plan.Spec.BlockTokens, perBlock, transport.DefaultSlots,
+			j.plan.Spec.BlockTokens/(transport.DefaultSlots-2)+1)
 	}
 	return nil
 }
