@@ -28,6 +28,8 @@ func linkImports() map[string]Imports {
 	return map[string]Imports{
 		"transport":         {Modules: map[string]string{xxh3: xxh3Why}},
 		"transport/wire":    {Internal: []string{"transport"}, Modules: map[string]string{xxh3: xxh3Why}},
+		"transport/keys":    {Modules: map[string]string{unix: sysWhy}, Tests: []string{"transport/seal"}},
+		"transport/seal":    {Internal: []string{"transport", "transport/wire"}, NoStd: sockets()},
 		"transport/session": {Internal: []string{"transport", "transport/wire"}, Tests: []string{"transport/mem", "transport/transporttest"}},
 		"transport/mem": {
 			Internal: []string{"transport", "transport/wire", "transport/session"},

@@ -317,6 +317,27 @@ func TestOptions(t *testing.T) {
 	}
 }
 
+func TestAgree(t *testing.T) {
+	const short, long, plain = "seal/aes-128-gcm", "seal/aes-256-gcm", "seal/clear"
+	for _, tt := range []struct {
+		common []string
+		want   seal.Suite
+		err    error
+	}{
+		{[]string{short}, seal.AES128GCM, nil},
+		{[]string{long}, seal.AES256GCM, nil},
+		{[]string{"tunnel", long, short}, seal.AES128GCM, nil},
+		{[]string{short, long, plain}, seal.Clear, nil},
+		{[]string{plain}, seal.Clear, nil},
+		{nil, 0, transport.ErrIncompatible},
+		{[]string{"aes-128-gcm", "clear", "seal/none"}, 0, transport.ErrIncompatible},
+	} {
+		if got, err := seal.Agree(tt.common); got != tt.want || !errors.Is(err, tt.err) {
+			t.Errorf("%v: %v, %v, want %v", tt.common, got, err, tt.want)
+		}
+	}
+}
+
 func TestProofs(t *testing.T) {
 	proof, err := testSecret().Proof(seal.AES128GCM, 3, seal.ToServer)
 	if err != nil {

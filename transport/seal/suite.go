@@ -1,6 +1,11 @@
 package seal
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+
+	"pdlink/transport"
+)
 
 // Suite is what protects the frames of a connection. The zero value is the
 // default.
@@ -10,7 +15,7 @@ type Suite uint8
 // them, so two ends with different ones share nothing.
 const (
 	AES128GCM Suite = iota // the default
-	AES256GCM              // a longer key, about a third slower
+	AES256GCM              // a longer key, about a tenth slower
 	Clear                  // frames as they are, lanes still prove who they belong to
 )
 
@@ -40,6 +45,21 @@ func ParseSuite(name string) (Suite, error) {
 		}
 	}
 	return 0, invalid("unknown suite %q, this build has %v", name, Suites())
+}
+
+// Feature is the name by which a Hello says that its end takes the suite.
+func (s Suite) Feature() string { return "seal/" + s.String() }
+
+// Agree returns the suite of a connection from the features that both ends named
+// (section 10.2). Clear comes first: an end names it only when its operator said
+// so. Without one in common the error Is transport.ErrIncompatible.
+func Agree(features []string) (Suite, error) {
+	for _, s := range []Suite{Clear, AES128GCM, AES256GCM} {
+		if slices.Contains(features, s.Feature()) {
+			return s, nil
+		}
+	}
+	return 0, fmt.Errorf("seal: %w: no suite in common among the features %.200q", transport.ErrIncompatible, features)
 }
 
 // keySize is the bytes of a key; 0 for a suite that has none.

@@ -1,4 +1,4 @@
-"""Compute vectors.json from the specification alone (PROTOCOL.md, section 10), with another implementation's primitives.
+"""Compute vectors.json from the specification alone (PROTOCOL.md, section 10), with primitives from elsewhere.
 
 Usage: python3 vectors.py > vectors.json
 Needs the PyPI package cryptography.
