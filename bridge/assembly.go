@@ -128,7 +128,8 @@ func (a *assembly) open(req transport.Request) {
 	a.answer, a.openErr = Answer{Blocks: o.Blocks, BlockBytes: o.BlockBytes, Present: spans(o.Present)}.encode()
 }
 
-// join makes the sender of req a member, or says why not.
+// join makes the sender of req a member, or says why not: errOver if the
+// transfer is ending, and a new one can begin when done is closed.
 func (a *assembly) join(req transport.Request, digest [sha256.Size]byte, facts transport.Facts) (*member, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -137,11 +138,7 @@ func (a *assembly) join(req transport.Request, digest [sha256.Size]byte, facts t
 	}
 	switch parts := max(req.Parts, 1); {
 	case a.over:
-		why := ""
-		if a.failed != nil {
-			why = ": " + a.failed.Error()
-		}
-		return refuse(transport.RefuseBusy, "the transfer of this id just ended; open it again%s", why)
+		return nil, errOver
 	case digest != a.digest:
 		return refuse(transport.RefuseOther, "another sender of this transfer has a different plan")
 	case parts != a.parts:

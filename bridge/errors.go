@@ -31,4 +31,7 @@ var (
 	// ErrIncomplete is returned by Sender.Run when pieces still did not arrive
 	// after MaxPasses passes, or no slot is left to send them again.
 	ErrIncomplete = errors.New("bridge: pieces did not arrive")
+
+	// errOver is returned by assembly.join.
+	errOver = errors.New("bridge: transfer is ending")
 )

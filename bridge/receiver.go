@@ -90,6 +90,14 @@ func (r *Receiver) Close() error {
 func (r *Receiver) take(ctx context.Context, gone <-chan struct{}, facts transport.Facts, offer transport.Offer) {
 	req := offer.Request()
 	a, m, err := r.join(req, facts)
+	for errors.Is(err, errOver) { // it came after the others of its transfer ended: a new one
+		select {
+		case <-a.done:
+			a, m, err = r.join(req, facts)
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
 	if err != nil {
 		refused := &transport.RefusedError{Reason: err.Error()}
 		errors.As(err, &refused)

@@ -226,7 +226,7 @@ func (a *attempt) killAll() {
 // declined reports a sender that came too early: what it replaces is not over.
 func declined(s *process) bool {
 	text := s.err.String()
-	return strings.Contains(text, "just ended") || strings.Contains(text, "is being sent already") || strings.Contains(text, "no room")
+	return strings.Contains(text, "is being sent already") || strings.Contains(text, "no room")
 }
 
 // run lets the fault happen and checks everything, then runs again without. It

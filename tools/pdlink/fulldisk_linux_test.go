@@ -258,6 +258,7 @@ func (f *fullDisk) partial(p *process, r *receiver) int {
 		f.Errorf("%d of %d blocks are visible, %d temporary files: %v", c.visible, len(f.want.hashes), c.parts, p)
 	}
 	if r != nil {
+		eventually(settleLimit, func() bool { return len(r.verdicts(f)) > 0 }) // the sender may have heard of it first
 		if v := r.verdicts(f); len(v) != 1 || v[0].String() != res.Verdict {
 			f.Errorf("receiver says %v, sender %q", v, res.Verdict)
 		}
