@@ -46,7 +46,7 @@ func TestRepositoryIsSeen(t *testing.T) {
 func TestBinaries(t *testing.T) {
 	t.Parallel()
 	for _, goos := range []string{"linux", "darwin"} {
-		for _, program := range []string{"tools/pdlink"} {
+		for _, program := range []string{"tools/pdlink", "tools/pdperf"} {
 			t.Run(goos+"/"+filepath.Base(program), func(t *testing.T) {
 				t.Parallel()
 				cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "./"+program)

@@ -86,8 +86,16 @@ func productImports() map[string]Imports {
 			},
 			Tests: []string{"transport/transporttest"},
 		},
-		"tools/pdperf/stats":   {},
-		"tools/archtest":       {},
-		"tools/archtest/skips": {},
+		"tools/pdperf": {
+			Internal: []string{
+				"transport", "transport/wire", "transport/session", "transport/mem", "tcp", "tools/pdperf/stats", "tools/pdperf/faultproxy",
+			},
+			Modules: map[string]string{"github.com/spf13/cobra": "commands, flags and their help", errgroup: syncWhy, unix: sysWhy},
+		},
+		"tools/pdperf/stats":      {NoStd: sockets()},
+		"tools/pdperf/faultproxy": {},
+		"tools/pdperf/peers":      {Internal: []string{"tools/pdperf/stats"}},
+		"tools/archtest":          {},
+		"tools/archtest/skips":    {},
 	}
 }

@@ -26,7 +26,7 @@ type decodeFlags struct {
 	asJSON   bool
 }
 
-func newDecode(io streams) *cobra.Command {
+func newDecode(std streams) *cobra.Command {
 	var f decodeFlags
 	c := &cobra.Command{
 		Use:   "decode --store DIR",
@@ -41,7 +41,7 @@ block is visible, "partial B/T" that the first B of T are.`,
 		Example: `  pdlink decode --listen tcp://127.0.0.1:7411 --store ~/.omlx/cache
   pdlink replay CASE --to tcp://127.0.0.1:7411`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return f.run(c.Context(), io) },
+		RunE: func(c *cobra.Command, _ []string) error { return f.run(c.Context(), std) },
 	}
 	fl := c.Flags()
 	fl.StringVar(&f.listen, "listen", "tcp://127.0.0.1:7411", "link and address to listen on; port 0 picks one")
@@ -77,7 +77,7 @@ type verdictEvent struct {
 	bridge.Verdict
 }
 
-func (f *decodeFlags) run(ctx context.Context, io streams) error {
+func (f *decodeFlags) run(ctx context.Context, std streams) error {
 	open, err := f.opener()
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (f *decodeFlags) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return err
 	}
-	log := slog.New(slog.NewTextHandler(io.err, nil))
+	log := slog.New(slog.NewTextHandler(std.err, nil))
 	o := linkOptions{reject: func(remote string, err error) { log.Warn("peer dropped", "remote", remote, "why", err) }}
 	o.session.RecvRing = ring
 	link, addr, err := openLink(f.listen, o)
@@ -101,19 +101,19 @@ func (f *decodeFlags) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", f.listen, err)
 	}
-	f.say(io, listening{"listening", scheme(f.listen) + "://" + r.listener.Addr()})
-	return f.loop(ctx, io, r, verdicts, ring)
+	f.say(std, listening{"listening", scheme(f.listen) + "://" + r.listener.Addr()})
+	return f.loop(ctx, std, r, verdicts, ring)
 }
 
 // loop prints verdicts until the command is to end.
-func (f *decodeFlags) loop(ctx context.Context, io streams, r *receiving, verdicts <-chan bridge.Verdict, ring *transport.Ring) error {
+func (f *decodeFlags) loop(ctx context.Context, std streams, r *receiving, verdicts <-chan bridge.Verdict, ring *transport.Ring) error {
 	var last bridge.Verdict
 	stopped := make(chan error, 1)
 	go func() { stopped <- r.wait() }()
 	for run := true; run; {
 		select {
 		case last = <-verdicts:
-			f.say(io, verdictEvent{"transfer", last})
+			f.say(std, verdictEvent{"transfer", last})
 			run = !f.once
 		case <-ctx.Done():
 			run = false
@@ -126,7 +126,7 @@ func (f *decodeFlags) loop(ctx context.Context, io streams, r *receiving, verdic
 	for {
 		select {
 		case v := <-verdicts:
-			f.say(io, verdictEvent{"transfer", v})
+			f.say(std, verdictEvent{"transfer", v})
 			continue
 		case err := <-done:
 			if err != nil && !errors.Is(err, transport.ErrClosed) {
@@ -135,7 +135,7 @@ func (f *decodeFlags) loop(ctx context.Context, io streams, r *receiving, verdic
 		}
 		break
 	}
-	f.say(io, ended{"ended", peakRSS(), uint64(len(ring.Memory()))})
+	f.say(std, ended{"ended", peakRSS(), uint64(len(ring.Memory()))})
 	if f.once && last.State != bridge.Complete {
 		return &statusError{code: exitFailed}
 	}
@@ -155,24 +155,24 @@ func (f *decodeFlags) opener() (bridge.Opener, error) {
 }
 
 // say prints an event.
-func (f *decodeFlags) say(io streams, event any) {
+func (f *decodeFlags) say(std streams, event any) {
 	if f.asJSON {
-		io.json(event) //nolint:errcheck // a reader that went away ends the process by SIGPIPE
+		std.json(event) //nolint:errcheck // a reader that went away ends the process by SIGPIPE
 		return
 	}
 	switch e := event.(type) {
 	case listening:
-		io.printf("listening on %s\n", e.Listen)
+		std.printf("listening on %s\n", e.Listen)
 	case verdictEvent:
 		rate := ""
 		if e.Seconds > 0 {
 			rate = fmt.Sprintf(", %.2f GB/s", float64(e.Bytes)/e.Seconds/1e9)
 		}
-		io.printf("transfer %s: %s, %d of %d blocks visible (%d before), %s in %.3f s%s, over %s\n",
-			e.Transfer, io.verdict(e.String(), e.State == bridge.Complete), e.Blocks, e.Total, e.Present,
+		std.printf("transfer %s: %s, %d of %d blocks visible (%d before), %s in %.3f s%s, over %s\n",
+			e.Transfer, std.verdict(e.String(), e.State == bridge.Complete), e.Blocks, e.Total, e.Present,
 			bytesText(e.Bytes), e.Seconds, rate, linkText(e.Links))
 	case ended:
-		io.printf("ended: peak RSS %s, of which the ring %s\n", bytesText(e.PeakRSS), bytesText(e.Ring))
+		std.printf("ended: peak RSS %s, of which the ring %s\n", bytesText(e.PeakRSS), bytesText(e.Ring))
 	}
 }
 

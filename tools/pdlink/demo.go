@@ -14,7 +14,7 @@ import (
 	"pdlink/bridge/replay"
 )
 
-func newDemo(io streams) *cobra.Command {
+func newDemo(std streams) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "demo",
@@ -24,7 +24,7 @@ blocks into a store in a temporary directory, and compares them with those that
 a real decoder wrote for the same prompts. It needs no GPU, no root and no
 network.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return demo(c.Context(), io, asJSON) },
+		RunE: func(c *cobra.Command, _ []string) error { return demo(c.Context(), std, asJSON) },
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print a result for each case and link as JSON, one a line")
 	return c
@@ -33,7 +33,7 @@ network.`,
 // demoLinks are the links that the demo shows.
 func demoLinks() []string { return []string{"mem://", "tcp://127.0.0.1:0"} }
 
-func demo(ctx context.Context, io streams, asJSON bool) error {
+func demo(ctx context.Context, std streams, asJSON bool) error {
 	dir, err := os.MkdirTemp("", "pdlink-demo-")
 	if err != nil {
 		return err
@@ -51,26 +51,26 @@ func demo(ctx context.Context, io streams, asJSON bool) error {
 		}
 		for _, link := range demoLinks() {
 			if !asJSON {
-				io.notef("replay %s over %s\n", name, link)
+				std.notef("replay %s over %s\n", name, link)
 			}
-			res, err := demoRun(ctx, io, path, link, filepath.Join(dir, "store-"+name+"-"+scheme(link)))
+			res, err := demoRun(ctx, std, path, link, filepath.Join(dir, "store-"+name+"-"+scheme(link)))
 			if err != nil {
 				return failed(fmt.Errorf("replay %s over %s: %w", name, link, err))
 			}
 			results = append(results, res)
 		}
 	}
-	return demoReport(io, results, asJSON)
+	return demoReport(std, results, asJSON)
 }
 
 // demoRun replays one case over one link into a new store.
-func demoRun(ctx context.Context, io streams, path, link, store string) (replayResult, error) {
+func demoRun(ctx context.Context, std streams, path, link, store string) (replayResult, error) {
 	f := replayFlags{store: store, link: link, senders: 1, share: replay.Share{Parts: 1}}
 	j, err := f.job([]string{path})
 	if err != nil {
 		return replayResult{}, err
 	}
-	v, err := f.transfer(ctx, io, j)
+	v, err := f.transfer(ctx, std, j)
 	if err != nil {
 		return replayResult{}, err
 	}
@@ -82,9 +82,9 @@ func demoRun(ctx context.Context, io streams, path, link, store string) (replayR
 }
 
 // demoReport prints the table and decides.
-func demoReport(io streams, results []replayResult, asJSON bool) error {
+func demoReport(std streams, results []replayResult, asJSON bool) error {
 	identical, total := 0, 0
-	tw := tabwriter.NewWriter(io.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	tw := tabwriter.NewWriter(std.out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	if !asJSON {
 		fmt.Fprintln(tw, "case\tlink\tblocks\tbytes\tseconds\tGB/s\tms/token\tidentical\t")
 	}
@@ -92,7 +92,7 @@ func demoReport(io streams, results []replayResult, asJSON bool) error {
 		identical += r.Identical
 		total += r.Total
 		if asJSON {
-			if err := io.json(r); err != nil {
+			if err := std.json(r); err != nil {
 				return err
 			}
 			continue
@@ -110,13 +110,13 @@ func demoReport(io streams, results []replayResult, asJSON bool) error {
 	}
 	line := fmt.Sprintf("demo: %s, %d of %d blocks identical to the decoder's own", word, identical, total)
 	if asJSON {
-		io.notef("%s\n", line)
+		std.notef("%s\n", line)
 	} else {
 		attr := color.FgGreen
 		if !good {
 			attr = color.FgRed
 		}
-		io.printf("%s\n", io.paint(line, attr))
+		std.printf("%s\n", std.paint(line, attr))
 	}
 	if !good {
 		return &statusError{code: exitFailed}

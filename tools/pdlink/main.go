@@ -27,11 +27,11 @@ func main() {
 }
 
 // run executes one command line and returns its exit status.
-func run(ctx context.Context, args []string, io streams) int {
-	root := newRoot(io)
+func run(ctx context.Context, args []string, std streams) int {
+	root := newRoot(std)
 	root.SetArgs(args)
-	root.SetOut(io.out)
-	root.SetErr(io.err)
+	root.SetOut(std.out)
+	root.SetErr(std.err)
 	err := root.ExecuteContext(ctx)
 	var status *statusError
 	switch {
@@ -39,14 +39,14 @@ func run(ctx context.Context, args []string, io streams) int {
 		return exitOK
 	case errors.As(err, &status):
 		if status.err != nil {
-			io.complain(status.err)
+			std.complain(status.err)
 		}
 		return status.code
 	case ctx.Err() != nil:
-		io.complain(errors.New("stopped"))
+		std.complain(errors.New("stopped"))
 		return exitStopped
 	}
-	io.complain(err)
+	std.complain(err)
 	return exitUsage
 }
 

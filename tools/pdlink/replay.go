@@ -51,7 +51,7 @@ to compute (DeepSeek-V4), the last block is withheld.
 
 Exit status 0 only if everything that was expected is there and identical.`
 
-func newReplay(io streams) *cobra.Command {
+func newReplay(std streams) *cobra.Command {
 	var f replayFlags
 	c := &cobra.Command{
 		Use:   "replay CASE {--store DIR | --to URL}",
@@ -61,7 +61,7 @@ func newReplay(io streams) *cobra.Command {
   pdlink replay CASE --to tcp://127.0.0.1:7411 --part 1/2
   pdlink replay --synthetic deepseek-v4-flash --tokens 100000 --to tcp://127.0.0.1:7411`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: func(c *cobra.Command, args []string) error { return f.run(c.Context(), io, args) },
+		RunE: func(c *cobra.Command, args []string) error { return f.run(c.Context(), std, args) },
 	}
 	f.register(c)
 	return c
@@ -125,7 +125,7 @@ type replayResult struct {
 	PeakRSS   uint64  `json:"peak_rss_bytes"`
 }
 
-func (f *replayFlags) run(ctx context.Context, io streams, args []string) error {
+func (f *replayFlags) run(ctx context.Context, std streams, args []string) error {
 	if f.timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, f.timeout, fmt.Errorf("not done after %v (--timeout)", f.timeout))
@@ -143,7 +143,7 @@ func (f *replayFlags) run(ctx context.Context, io streams, args []string) error 
 		v.Reason = "the prompt's only whole block leaves the decoder no token to compute"
 	}
 	if len(j.plan.Hashes) > 0 {
-		if v, err = f.transfer(ctx, io, j); err != nil {
+		if v, err = f.transfer(ctx, std, j); err != nil {
 			if cause := context.Cause(ctx); cause != nil {
 				err = cause
 			}
@@ -155,12 +155,12 @@ func (f *replayFlags) run(ctx context.Context, io streams, args []string) error 
 		return failed(err)
 	}
 	for _, why := range findings {
-		io.notef("%s\n", why)
+		std.notef("%s\n", why)
 	}
 	good := (v.State == bridge.Complete || v.State == bridge.Skipped) && res.Different == 0 && res.Missing == 0
 	if !f.asJSON {
-		printReplay(io, res, good)
-	} else if err := io.json(res); err != nil {
+		printReplay(std, res, good)
+	} else if err := std.json(res); err != nil {
 		return err
 	}
 	if !good {
@@ -188,18 +188,18 @@ func (f *replayFlags) result(j *job, v bridge.Verdict) (res replayResult, findin
 	return res, cmp.Findings, err
 }
 
-func printReplay(io streams, r replayResult, good bool) {
-	io.printf("%s over %s: %s\n", r.Case, r.Link, io.verdict(r.Verdict, good))
-	io.printf("  %d of %d blocks (%d tokens), %s in %.3f s", r.Blocks, r.Total, r.Tokens, bytesText(r.Bytes), r.Seconds)
+func printReplay(std streams, r replayResult, good bool) {
+	std.printf("%s over %s: %s\n", r.Case, r.Link, std.verdict(r.Verdict, good))
+	std.printf("  %d of %d blocks (%d tokens), %s in %.3f s", r.Blocks, r.Total, r.Tokens, bytesText(r.Bytes), r.Seconds)
 	if r.Seconds > 0 && r.Tokens > 0 {
-		io.printf(", %.3f GB/s, %.4f ms per token", float64(r.Bytes)/r.Seconds/1e9, r.Seconds*1e3/float64(r.Tokens))
+		std.printf(", %.3f GB/s, %.4f ms per token", float64(r.Bytes)/r.Seconds/1e9, r.Seconds*1e3/float64(r.Tokens))
 	}
-	io.printf("\n")
+	std.printf("\n")
 	if r.Withheld > 0 {
-		io.printf("  %d block withheld: the decoder needs a token to compute\n", r.Withheld)
+		std.printf("  %d block withheld: the decoder needs a token to compute\n", r.Withheld)
 	}
 	if r.Compared {
-		io.printf("  against the decoder's own: %d identical, %d different, %d missing\n", r.Identical, r.Different, r.Missing)
+		std.printf("  against the decoder's own: %d identical, %d different, %d missing\n", r.Identical, r.Different, r.Missing)
 	}
 }
 

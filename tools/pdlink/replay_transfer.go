@@ -14,13 +14,13 @@ import (
 )
 
 // transfer moves a job's blocks, to a receiver in this process or elsewhere.
-func (f *replayFlags) transfer(ctx context.Context, io streams, j *job) (bridge.Verdict, error) {
+func (f *replayFlags) transfer(ctx context.Context, std streams, j *job) (bridge.Verdict, error) {
 	if f.to != "" {
 		link, addr, err := openLink(f.to, linkOptions{})
 		if err != nil {
 			return bridge.Verdict{}, err
 		}
-		return f.send(ctx, io, j, link, addr)
+		return f.send(ctx, std, j, link, addr)
 	}
 	open := bridge.Opener(openDiscard)
 	if !f.discard {
@@ -38,13 +38,13 @@ func (f *replayFlags) transfer(ctx context.Context, io streams, j *job) (bridge.
 	if err != nil {
 		return bridge.Verdict{}, err
 	}
-	v, err := f.send(ctx, io, j, link, r.listener.Addr())
+	v, err := f.send(ctx, std, j, link, r.listener.Addr())
 	return v, errors.Join(err, r.stop())
 }
 
 // send runs the job's senders and returns the receiver's verdict, which is the
 // same for all of them.
-func (f *replayFlags) send(ctx context.Context, io streams, j *job, link transport.Link, addr string) (bridge.Verdict, error) {
+func (f *replayFlags) send(ctx context.Context, std streams, j *job, link transport.Link, addr string) (bridge.Verdict, error) {
 	meta, err := j.plan.MarshalBinary()
 	if err != nil {
 		return bridge.Verdict{}, err
@@ -56,7 +56,7 @@ func (f *replayFlags) send(ctx context.Context, io streams, j *job, link transpo
 	if err := f.checkKeep(j); err != nil {
 		return bridge.Verdict{}, err
 	}
-	step, end := io.progress("send")
+	step, end := std.progress("send")
 	defer end()
 	shares := []replay.Share{f.share}
 	if f.senders > 1 {

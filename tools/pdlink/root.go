@@ -5,7 +5,7 @@ import (
 )
 
 // newRoot builds the command tree.
-func newRoot(io streams) *cobra.Command {
+func newRoot(std streams) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "pdlink",
 		Short: "let one machine prefill and another decode",
@@ -24,6 +24,6 @@ or the input cannot be used.`,
 		Args:          cobra.NoArgs,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	root.AddCommand(newReplay(io), newDecode(io), newStore(io), newDemo(io), newVersion(io))
+	root.AddCommand(newReplay(std), newDecode(std), newStore(std), newDemo(std), newVersion(std))
 	return root
 }

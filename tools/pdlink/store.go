@@ -11,14 +11,14 @@ import (
 	"pdlink/bridge/omlx"
 )
 
-func newStore(io streams) *cobra.Command {
+func newStore(std streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "store",
 		Short: "look into a block store",
 		Args:  cobra.NoArgs,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(newStoreList(io), newStoreShow(io), newStoreVerify(io), newStoreDiff(io))
+	c.AddCommand(newStoreList(std), newStoreShow(std), newStoreVerify(std), newStoreDiff(std))
 	return c
 }
 
@@ -37,7 +37,7 @@ type entryJSON struct {
 	Error       string    `json:"error,omitempty"`
 }
 
-func newStoreList(io streams) *cobra.Command {
+func newStoreList(std streams) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "ls DIR",
@@ -46,14 +46,14 @@ func newStoreList(io streams) *cobra.Command {
 and could surprise a decoder: temporary files, links, files that cannot be read.
 Exit status 1 if a file that a decoder would look at cannot be used.`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error { return storeList(io, args[0], asJSON) },
+		RunE: func(_ *cobra.Command, args []string) error { return storeList(std, args[0], asJSON) },
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON, one entry a line")
 	return c
 }
 
-func storeList(io streams, dir string, asJSON bool) error {
-	tw := tabwriter.NewWriter(io.out, 0, 0, 2, ' ', 0)
+func storeList(std streams, dir string, asJSON bool) error {
+	tw := tabwriter.NewWriter(std.out, 0, 0, 2, ' ', 0)
 	blocks, bad, size := 0, 0, int64(0)
 	if !asJSON {
 		fmt.Fprintln(tw, "hash\tkind\tmodel\tformat\ttokens\tbytes\twritten")
@@ -66,10 +66,10 @@ func storeList(io streams, dir string, asJSON bool) error {
 			size += e.Size
 		}
 		if asJSON {
-			return io.json(entryOf(e))
+			return std.json(entryOf(e))
 		}
 		if e.Err != nil {
-			_, err := fmt.Fprintf(tw, "%s\t%s\t%s\n", e.Path, e.Kind, io.paint(e.Err.Error(), color.FgRed))
+			_, err := fmt.Fprintf(tw, "%s\t%s\t%s\n", e.Path, e.Kind, std.paint(e.Err.Error(), color.FgRed))
 			return err
 		}
 		name := e.Hash.String()
@@ -86,7 +86,7 @@ func storeList(io streams, dir string, asJSON bool) error {
 		return err
 	}
 	if !asJSON {
-		io.printf("%d blocks, %s, %d unusable\n", blocks, bytesText(uint64(size)), bad)
+		std.printf("%d blocks, %s, %d unusable\n", blocks, bytesText(uint64(size)), bad)
 	}
 	if bad > 0 {
 		return &statusError{code: exitFailed}

@@ -40,7 +40,7 @@ type tensorJSON struct {
 	End   int64   `json:"end"`
 }
 
-func newStoreShow(io streams) *cobra.Command {
+func newStoreShow(std streams) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "show FILE",
@@ -52,9 +52,9 @@ func newStoreShow(io streams) *cobra.Command {
 				return failed(err)
 			}
 			if asJSON {
-				return io.json(describe(b))
+				return std.json(describe(b))
 			}
-			return printBlock(io, b)
+			return printBlock(std, b)
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
@@ -93,9 +93,9 @@ func members(l omlx.BlockLayer) []string {
 	return out
 }
 
-func printBlock(io streams, b *omlx.Block) error {
-	io.printf("%s\n  block   %s\n  model   %s, format %s\n  tokens  %d of a block of %d\n", b.Path, b.Hash, b.Model, b.Format, b.Tokens, b.BlockTokens)
-	tw := tabwriter.NewWriter(io.out, 2, 0, 2, ' ', 0)
+func printBlock(std streams, b *omlx.Block) error {
+	std.printf("%s\n  block   %s\n  model   %s, format %s\n  tokens  %d of a block of %d\n", b.Path, b.Hash, b.Model, b.Format, b.Tokens, b.BlockTokens)
+	tw := tabwriter.NewWriter(std.out, 2, 0, 2, ' ', 0)
 	for i, l := range b.Layers {
 		note := strings.Join(members(l), " ")
 		if l.Placeholder {

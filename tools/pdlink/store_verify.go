@@ -35,7 +35,7 @@ type verifySummary struct {
 	Missing  int `json:"missing"`
 }
 
-func newStoreVerify(io streams) *cobra.Command {
+func newStoreVerify(std streams) *cobra.Command {
 	var f verifyFlags
 	c := &cobra.Command{
 		Use:   "verify DIR",
@@ -49,7 +49,7 @@ values and reports NaN and infinity.
 
 Exit status 0 if nothing is wrong; warnings are things that decoders forgive.`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error { return f.run(io, args[0]) },
+		RunE: func(_ *cobra.Command, args []string) error { return f.run(std, args[0]) },
 	}
 	fl := c.Flags()
 	fl.BoolVar(&f.finite, "finite", false, "read all values and demand that they are finite")
@@ -61,7 +61,7 @@ Exit status 0 if nothing is wrong; warnings are things that decoders forgive.`,
 	return c
 }
 
-func (f *verifyFlags) run(io streams, dir string) error {
+func (f *verifyFlags) run(std streams, dir string) error {
 	o := omlx.CheckOptions{Finite: f.finite}
 	var plan omlx.Plan
 	if f.caseDir != "" {
@@ -89,7 +89,7 @@ func (f *verifyFlags) run(io streams, dir string) error {
 			return nil
 		}
 		delete(wanted, e.Hash)
-		return f.entry(io, e, o, &sum)
+		return f.entry(std, e, o, &sum)
 	})
 	if err != nil {
 		return err
@@ -97,16 +97,16 @@ func (f *verifyFlags) run(io streams, dir string) error {
 	for _, h := range plan.Hashes {
 		if wanted[h] {
 			sum.Missing++
-			if err := f.say(io, findingJSON{Path: h.String(), Check: "missing", Detail: "no block of this hash is in the store"}); err != nil {
+			if err := f.say(std, findingJSON{Path: h.String(), Check: "missing", Detail: "no block of this hash is in the store"}); err != nil {
 				return err
 			}
 		}
 	}
-	return f.summary(io, sum)
+	return f.summary(std, sum)
 }
 
 // entry checks one file.
-func (f *verifyFlags) entry(io streams, e omlx.Entry, o omlx.CheckOptions, sum *verifySummary) error {
+func (f *verifyFlags) entry(std streams, e omlx.Entry, o omlx.CheckOptions, sum *verifySummary) error {
 	sum.Files++
 	var findings []omlx.Finding
 	switch e.Kind {
@@ -127,7 +127,7 @@ func (f *verifyFlags) entry(io streams, e omlx.Entry, o omlx.CheckOptions, sum *
 		if x.Warn {
 			sum.Warnings++
 		}
-		if err := f.say(io, findingJSON{Path: e.Path, Check: x.Check, Detail: x.Detail, Warn: x.Warn}); err != nil {
+		if err := f.say(std, findingJSON{Path: e.Path, Check: x.Check, Detail: x.Detail, Warn: x.Warn}); err != nil {
 			return err
 		}
 	}
@@ -139,25 +139,25 @@ func (f *verifyFlags) entry(io streams, e omlx.Entry, o omlx.CheckOptions, sum *
 	return nil
 }
 
-func (f *verifyFlags) say(io streams, x findingJSON) error {
+func (f *verifyFlags) say(std streams, x findingJSON) error {
 	if f.asJSON {
-		return io.json(x)
+		return std.json(x)
 	}
-	word := io.paint("bad", color.FgRed)
+	word := std.paint("bad", color.FgRed)
 	if x.Warn {
-		word = io.paint("warning", color.FgYellow)
+		word = std.paint("warning", color.FgYellow)
 	}
-	io.printf("%s: %s: %s: %s\n", word, x.Path, x.Check, x.Detail)
+	std.printf("%s: %s: %s: %s\n", word, x.Path, x.Check, x.Detail)
 	return nil
 }
 
-func (f *verifyFlags) summary(io streams, sum verifySummary) error {
+func (f *verifyFlags) summary(std streams, sum verifySummary) error {
 	if f.asJSON {
-		if err := io.json(sum); err != nil {
+		if err := std.json(sum); err != nil {
 			return err
 		}
 	} else {
-		io.printf("%d files: %d sound, %d bad, %d warnings, %d missing\n", sum.Files, sum.Sound, sum.Bad, sum.Warnings, sum.Missing)
+		std.printf("%d files: %d sound, %d bad, %d warnings, %d missing\n", sum.Files, sum.Sound, sum.Bad, sum.Warnings, sum.Missing)
 	}
 	if sum.Bad > 0 || sum.Missing > 0 {
 		return &statusError{code: exitFailed}
@@ -172,7 +172,7 @@ type diffJSON struct {
 	Detail string `json:"detail,omitempty"`
 }
 
-func newStoreDiff(io streams) *cobra.Command {
+func newStoreDiff(std streams) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "diff A B",
@@ -181,7 +181,7 @@ func newStoreDiff(io streams) *cobra.Command {
 created_at and padding, data byte for byte. A and B are stores or block files.
 Exit status 0 if both hold the same blocks and none differs.`,
 		Args: cobra.ExactArgs(2),
-		RunE: func(_ *cobra.Command, args []string) error { return storeDiff(io, args[0], args[1], asJSON) },
+		RunE: func(_ *cobra.Command, args []string) error { return storeDiff(std, args[0], args[1], asJSON) },
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON, a block a line")
 	return c
@@ -214,7 +214,7 @@ func blockPaths(path string) (map[omlx.Hash]string, []omlx.Hash, error) {
 	return paths, order, err
 }
 
-func storeDiff(io streams, a, b string, asJSON bool) error {
+func storeDiff(std streams, a, b string, asJSON bool) error {
 	inA, orderA, errA := blockPaths(a)
 	inB, orderB, errB := blockPaths(b)
 	if err := errors.Join(errA, errB); err != nil {
@@ -228,9 +228,9 @@ func storeDiff(io streams, a, b string, asJSON bool) error {
 			different++
 		}
 		if asJSON {
-			return io.json(d)
+			return std.json(d)
 		}
-		io.printf("%s  %s %s\n", d.Hash, io.verdict(d.Result, d.Result == "identical"), d.Detail)
+		std.printf("%s  %s %s\n", d.Hash, std.verdict(d.Result, d.Result == "identical"), d.Detail)
 		return nil
 	}
 	for _, h := range orderA {
@@ -257,7 +257,7 @@ func storeDiff(io streams, a, b string, asJSON bool) error {
 		}
 	}
 	if !asJSON {
-		io.printf("%d identical, %d not\n", same, different)
+		std.printf("%d identical, %d not\n", same, different)
 	}
 	if different > 0 {
 		return &statusError{code: exitFailed, err: nil}

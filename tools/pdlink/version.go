@@ -47,7 +47,7 @@ func facts() buildFacts {
 	return f
 }
 
-func newVersion(io streams) *cobra.Command {
+func newVersion(std streams) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "version",
@@ -56,13 +56,13 @@ func newVersion(io streams) *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			f := facts()
 			if asJSON {
-				return io.json(f)
+				return std.json(f)
 			}
 			modified := ""
 			if f.Modified {
 				modified = " (modified)"
 			}
-			io.printf("pdlink %s\n  revision  %s%s\n  go        %s %s\n  protocol  %s\n  links     %v\n  checksums %v\n",
+			std.printf("pdlink %s\n  revision  %s%s\n  go        %s %s\n  protocol  %s\n  links     %v\n  checksums %v\n",
 				f.Version, f.Revision, modified, f.Go, f.Platform, f.Protocol, f.Links, f.Sums)
 			return nil
 		},

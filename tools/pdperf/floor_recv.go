@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"sync/atomic"
+	"time"
+)
+
+// serveFloor receives one run: the first connection is the conversation, the
+// second one, from the same host, the blocks.
+func serveFloor(ctx context.Context, ln net.Listener) error {
+	c, err := ln.Accept()
+	if err != nil {
+		return fmt.Errorf("accept: %w", err)
+	}
+	defer c.Close()
+	stop := context.AfterFunc(ctx, func() { c.Close() }) //nolint:errcheck // it interrupts what waits
+	defer stop()
+	c.SetDeadline(time.Now().Add(greeting)) //nolint:errcheck // a dead socket fails below
+	t := newTalk(c)
+	var a floorAsk
+	if err := t.hear(&a); err != nil {
+		return err
+	}
+	if err := a.check(); err != nil {
+		return errors.Join(err, t.say(floorLine{Error: err.Error()}))
+	}
+	r := newFloorReceiver(a)
+	if err := t.say(floorLine{}); err != nil {
+		return err
+	}
+	data, err := acceptFrom(ln, c)
+	if err != nil {
+		return err
+	}
+	defer data.Close()
+	stopData := context.AfterFunc(ctx, func() { data.Close() }) //nolint:errcheck // it interrupts what waits
+	defer stopData()
+	received := make(chan error, 1)
+	go func() { received <- r.receive(data) }()
+	c.SetDeadline(time.Now().Add(2*maxRun + patience)) //nolint:errcheck // likewise
+	talked := r.converse(t, data)
+	data.Close() //nolint:errcheck // it ends the receiving
+	if err := <-received; talked == nil && err != nil && !errors.Is(err, net.ErrClosed) {
+		talked = err
+	}
+	return talked
+}
+
+// acceptFrom accepts the next connection from the host of c.
+func acceptFrom(ln net.Listener, c net.Conn) (*net.TCPConn, error) {
+	for {
+		d, err := ln.Accept()
+		if err != nil {
+			return nil, fmt.Errorf("accept: %w", err)
+		}
+		tcp, ok := d.(*net.TCPConn)
+		if ok && hostOf(d) == hostOf(c) {
+			return tcp, nil
+		}
+		d.Close() //nolint:errcheck // a stranger
+	}
+}
+
+func hostOf(c net.Conn) string {
+	host, _, err := net.SplitHostPort(c.RemoteAddr().String())
+	if err != nil {
+		return ""
+	}
+	return host
+}
+
+// floorReceiver reads blocks into its frames in turn.
+type floorReceiver struct {
+	a      floorAsk
+	mem    []byte
+	blocks atomic.Uint64 // whole ones
+	reads  atomic.Uint64 // system calls that returned bytes
+}
+
+func newFloorReceiver(a floorAsk) *floorReceiver {
+	r := &floorReceiver{a: a, mem: make([]byte, int64(a.RecvFrames)*a.FrameBytes)}
+	touch(r.mem)
+	return r
+}
+
+// touch takes memory from the system.
+func touch(p []byte) {
+	for i := 0; i < len(p); i += 4096 {
+		p[i] = 1
+	}
+}
+
+// receive reads until the sender ends the stream.
+func (r *floorReceiver) receive(c *net.TCPConn) error {
+	w, err := newWaker(c, r.a.LowWater)
+	if err != nil {
+		return err
+	}
+	ack := []byte{1}
+	for frame := int64(0); ; {
+		for left := r.a.BlockBytes; left > 0; {
+			n := min(left, r.a.FrameBytes)
+			at := frame * r.a.FrameBytes
+			frame = (frame + 1) % int64(r.a.RecvFrames)
+			if err := r.fill(c, w, r.mem[at:at+n]); err != nil {
+				if errors.Is(err, io.EOF) && left == r.a.BlockBytes {
+					return nil
+				}
+				return fmt.Errorf("receive a block: %w", err)
+			}
+			left -= n
+		}
+		r.blocks.Add(1)
+		if _, err := c.Write(ack); err != nil {
+			return fmt.Errorf("acknowledge a block: %w", err)
+		}
+	}
+}
+
+// fill reads a whole frame; io.EOF before its first byte.
+func (r *floorReceiver) fill(c *net.TCPConn, w *waker, p []byte) error {
+	for at := 0; at < len(p); {
+		if err := w.want(len(p) - at); err != nil {
+			return err
+		}
+		n, err := c.Read(p[at:])
+		if n > 0 {
+			r.reads.Add(1)
+		}
+		at += n
+		if err != nil && at < len(p) {
+			if at > 0 && errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// converse answers the sending end until it hangs up. Whenever it says
+// something, every block that it sent is acknowledged, so nothing moves.
+func (r *floorReceiver) converse(t *talk, data net.Conn) error {
+	local, remote := data.LocalAddr().String(), data.RemoteAddr().String()
+	var cpu *cpuUse
+	var sockets []socketFacts
+	var blocks, reads uint64
+	for {
+		var l floorLine
+		err := t.hear(&l)
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		case l.Phase == "begin":
+			blocks, reads = r.blocks.Load(), r.reads.Load()
+			sockets, cpu = readSockets(local, remote), readCPU()
+			err = t.say(floorLine{})
+		case l.Phase == "end":
+			spent := readCPU()
+			rep := report{Blocks: r.blocks.Load() - blocks, Frames: r.reads.Load() - reads}
+			rep.Bytes = rep.Blocks * uint64(r.a.BlockBytes)
+			rep.End = endResult{
+				Platform: platform(), Cores: runtime.NumCPU(), Buffers: min(r.a.RecvFrames, r.framesOf(rep.Blocks)),
+				Owned: r.a.RecvFrames, Buffer: r.a.FrameBytes, CPU: spent.since(cpu, rep.Bytes),
+				Sockets: dataSockets(socketsSince(readSockets(local, remote), sockets)),
+			}
+			err = t.say(floorLine{Report: &rep})
+		default:
+			return fmt.Errorf("the other end said phase %q", printable(l.Phase))
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// framesOf is how many frames so many blocks fill.
+func (r *floorReceiver) framesOf(blocks uint64) int {
+	perBlock := (r.a.BlockBytes + r.a.FrameBytes - 1) / r.a.FrameBytes
+	return int(min(blocks*uint64(perBlock), uint64(r.a.RecvFrames)))
+}
+
+// dataSockets leaves the socket that moved most, which has the blocks.
+func dataSockets(s []socketFacts) []socketFacts { return s[:min(1, len(s))] }

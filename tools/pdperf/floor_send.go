@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"time"
+)
+
+// floorSender writes blocks from its buffers in turn.
+type floorSender struct {
+	f    *floorFlags
+	mem  []byte
+	data *net.TCPConn
+	next int // buffer of the next block
+}
+
+func newFloorSender(f *floorFlags) *floorSender {
+	s := &floorSender{f: f, mem: make([]byte, int64(f.buffers)*int64(f.block))}
+	var seed [32]byte
+	rand.NewChaCha8(seed).Read(s.mem) //nolint:errcheck // it never fails
+	return s
+}
+
+// measure connects, warms up and measures.
+func (s *floorSender) measure(ctx context.Context, addr string) (*result, error) {
+	c, err := dialTCP(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	t := newTalk(c)
+	ctx, cancel := context.WithTimeoutCause(ctx, s.f.warmup+s.f.time+2*patience, fmt.Errorf("not done %v after the end", 2*patience))
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { c.Close() }) //nolint:errcheck // it interrupts what waits
+	defer stop()
+	if _, err := t.ask(s.f.wish()); err != nil {
+		return nil, err
+	}
+	if s.data, err = dialTCP(ctx, addr); err != nil {
+		return nil, err
+	}
+	defer s.data.Close()
+	stopData := context.AfterFunc(ctx, func() { s.data.Close() }) //nolint:errcheck // it interrupts what waits
+	defer stopData()
+	if s.f.warmup > 0 {
+		if _, _, err := s.phase(t, s.f.warmup); err != nil {
+			return nil, fmt.Errorf("warm up: %w", err)
+		}
+	}
+	m, rep, err := s.phase(t, s.f.time)
+	if err != nil {
+		return nil, err
+	}
+	r := &result{
+		Program: "floor", Link: "tcp", Local: s.data.LocalAddr().String(), Remote: s.data.RemoteAddr().String(),
+		Direction: "push", Processes: 2, BlockBytes: int64(s.f.block), FrameBytes: int64(s.f.frame), InFlight: s.f.inFlight,
+		Lanes: 1, Sum: "none", Warmup: s.f.warmup.Seconds(),
+	}
+	r.settle(m, rep)
+	return r, nil
+}
+
+func dialTCP(ctx context.Context, addr string) (*net.TCPConn, error) {
+	d := net.Dialer{Timeout: greeting}
+	c, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", addr, err)
+	}
+	t, ok := c.(*net.TCPConn)
+	if !ok {
+		c.Close() //nolint:errcheck // not what was asked for
+		return nil, fmt.Errorf("connect to %s: got %T", addr, c)
+	}
+	return t, nil
+}
+
+// phase sends for so long and waits for every acknowledgement.
+func (s *floorSender) phase(t *talk, d time.Duration) (sent, report, error) {
+	if _, err := t.ask(floorLine{Phase: "begin"}); err != nil {
+		return sent{}, report{}, err
+	}
+	local, remote := s.data.LocalAddr().String(), s.data.RemoteAddr().String()
+	sockets, before := readSockets(local, remote), readCPU()
+	m, err := s.send(d)
+	if err != nil {
+		return sent{}, report{}, err
+	}
+	after := readCPU()
+	m.end = endResult{
+		Platform: platform(), Cores: runtime.NumCPU(), Buffers: min(s.f.buffers, int(min(m.blocks, maxBlocks))), Owned: s.f.buffers,
+		Buffer: int64(s.f.block), CPU: after.since(before, m.bytes),
+		Sockets: dataSockets(socketsSince(readSockets(local, remote), sockets)),
+	}
+	l, err := t.ask(floorLine{Phase: "end"})
+	if err != nil {
+		return sent{}, report{}, err
+	}
+	if l.Report == nil {
+		return sent{}, report{}, errors.New("the other end sent no report")
+	}
+	l.Report.End.Platform = printable(l.Report.End.Platform)
+	l.Report.End.Sockets = cleanSockets(l.Report.End.Sockets)
+	return m, *l.Report, nil
+}
+
+// send writes blocks while acknowledgements are read by another goroutine.
+func (s *floorSender) send(d time.Duration) (sent, error) {
+	starts := make(chan time.Time, s.f.inFlight) // of blocks that are not acknowledged
+	room := make(chan struct{}, s.f.inFlight)    // holds one for each of them
+	var m sent
+	var first, last time.Time
+	acked := make(chan error, 1)
+	go func() {
+		one := make([]byte, 1)
+		for begin := range starts {
+			if _, err := io.ReadFull(s.data, one); err != nil {
+				s.data.Close() //nolint:errcheck // it ends the writing
+				<-room         // the writer is to go on, to see that
+				for range starts {
+					<-room
+				}
+				acked <- fmt.Errorf("wait for an acknowledgement: %w", err)
+				return
+			}
+			last = time.Now()
+			m.times = append(m.times, last.Sub(begin))
+			<-room
+		}
+		acked <- nil
+	}()
+	err := s.write(d, room, starts, &first)
+	close(starts)
+	if err := errors.Join(err, <-acked); err != nil {
+		return sent{}, err
+	}
+	m.blocks = uint64(len(m.times))
+	m.bytes = m.blocks * uint64(s.f.block)
+	m.seconds = last.Sub(first).Seconds()
+	return m, nil
+}
+
+// write sends blocks until the time is over.
+func (s *floorSender) write(d time.Duration, room chan<- struct{}, starts chan<- time.Time, first *time.Time) error {
+	end := time.Now().Add(d)
+	for n := 0; n < maxBlocks && (n == 0 || time.Now().Before(end)); n++ {
+		block := s.mem[s.next*int(s.f.block):][:s.f.block]
+		s.next = (s.next + 1) % s.f.buffers
+		room <- struct{}{}
+		begin := time.Now()
+		if n == 0 {
+			*first = begin
+		}
+		starts <- begin
+		for len(block) > 0 {
+			k := min(len(block), int(s.f.frame))
+			if _, err := s.data.Write(block[:k]); err != nil {
+				return fmt.Errorf("send a block: %w", err)
+			}
+			block = block[k:]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"pdlink/tcp"
+	"pdlink/transport"
+	"pdlink/transport/mem"
+	"pdlink/transport/session"
+)
+
+// linkSchemes are the URL schemes of this build.
+func linkSchemes() []string { return []string{"mem", "tcp"} }
+
+// errScheme says what a link's URL looks like.
+func errScheme(url string) error {
+	return fmt.Errorf("link %q: want scheme://address, for example %s", url, defaultURL)
+}
+
+// openLink returns the link of a URL "scheme://address" and the address.
+func openLink(url string, o session.Options, reject func(string, error)) (transport.Link, string, error) {
+	scheme, addr, ok := strings.Cut(url, "://")
+	if !ok {
+		return nil, "", errScheme(url)
+	}
+	switch scheme {
+	case "mem":
+		if addr == "" {
+			addr = "pdperf"
+		}
+		return mem.New(mem.Options{Session: o}), addr, nil
+	case "tcp":
+		return tcp.New(tcp.Options{Session: o, OnReject: reject}), addr, nil
+	}
+	return nil, "", fmt.Errorf("link %q: %w: this build has %s", url, transport.ErrUnavailable, strings.Join(linkSchemes(), ", "))
+}
+
+// tcpAddress returns host:port of a URL "tcp://host:port" or of a bare address.
+func tcpAddress(url string) (string, error) {
+	scheme, addr, ok := strings.Cut(url, "://")
+	if !ok {
+		scheme, addr = "tcp", url
+	}
+	if _, _, err := net.SplitHostPort(addr); err != nil || scheme != "tcp" {
+		return "", fmt.Errorf("address %q: want tcp://host:port", url)
+	}
+	return addr, nil
+}
+
+// errExposed is returned for an address that strangers can reach.
+var errExposed = errors.New("address is not loopback")
+
+// checkLoopback makes sure that every address that host:port means is loopback.
+func checkLoopback(ctx context.Context, addr string) error {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return fmt.Errorf("address %q: want host:port: %w", addr, err)
+	}
+	if host == "" {
+		return fmt.Errorf("%w: %q means every interface; --any-address allows it", errExposed, addr)
+	}
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return fmt.Errorf("look up host of %q: %w", addr, err)
+	}
+	if len(ips) == 0 {
+		return fmt.Errorf("look up host of %q: no address", addr)
+	}
+	for _, ip := range ips {
+		if !ip.Unmap().IsLoopback() {
+			return fmt.Errorf("%w: %s; --any-address allows it", errExposed, addrText(addr, ip))
+		}
+	}
+	return nil
+}
+
+func addrText(addr string, ip netip.Addr) string {
+	if strings.HasPrefix(addr, ip.String()) || strings.HasPrefix(addr, "["+ip.String()) {
+		return addr
+	}
+	return fmt.Sprintf("%s (%v)", addr, ip)
+}

@@ -1,0 +1,20 @@
+//go:build !linux
+
+package main
+
+import (
+	"errors"
+	"net"
+)
+
+// waker does nothing here.
+type waker struct{}
+
+func newWaker(_ *net.TCPConn, limit int) (*waker, error) {
+	if limit != 0 {
+		return nil, errors.New("--lowat is for Linux")
+	}
+	return &waker{}, nil
+}
+
+func (*waker) want(int) error { return nil }

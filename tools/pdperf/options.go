@@ -1,0 +1,170 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pdlink/transport"
+	"pdlink/transport/session"
+)
+
+// sendOptions are what a sending end is asked for.
+type sendOptions struct {
+	block, frame size
+	time, warmup time.Duration
+	inFlight     int
+	buffers      int // blocks' worth of slots; 0: chosen by inFlight
+	lanes        int
+	sum          string
+	presummed    bool
+	direction    string
+}
+
+func (o *sendOptions) register(c *cobra.Command) {
+	o.block, o.frame = defaultBlock, defaultFrame
+	fl := c.Flags()
+	fl.Var(&o.block, "size", "bytes of a block, a multiple of 8")
+	fl.Var(&o.frame, "frame", "payload bytes of a frame, the most that the link takes at once")
+	fl.DurationVar(&o.time, "time", defaultTime, "how long to start new blocks")
+	fl.DurationVar(&o.warmup, "warmup", defaultWarmup, "how long to send before measuring, 0 for not at all")
+	fl.IntVar(&o.inFlight, "in-flight", defaultInFlight, "blocks on their way at a time; beyond 4, block times are upper bounds")
+	fl.IntVar(&o.buffers, "buffers", 0, "blocks' worth of distinct memory to send from, used in turn (default: 8, or more for many in flight)")
+	fl.IntVar(&o.lanes, "lanes", 1, "data lanes; the smaller wish of the two ends counts")
+	fl.StringVar(&o.sum, "sum", "", "checksum of pieces: "+strings.Join(transport.Sums(), ", ")+" (default: the first that both ends have; none only where both ends ask for it)")
+	fl.BoolVar(&o.presummed, "presummed", true, "make checksums once beforehand, as where the bytes are made; false: while sending")
+	fl.StringVar(&o.direction, "direction", "push", "push: this end sends")
+}
+
+// check refuses what cannot be run and fills what was left open.
+func (o *sendOptions) check() error {
+	block, frame := int64(o.block), int64(o.frame)
+	switch {
+	case o.direction != "push":
+		return fmt.Errorf("--direction %q: only push exists: run the sending end on the other host", o.direction)
+	case block < unit || block > maxBlock || block%unit != 0:
+		return fmt.Errorf("--size %s: want a multiple of %d from %d to %s", sizeText(block), unit, unit, sizeText(maxBlock))
+	case o.inFlight < 1 || o.inFlight > maxInFlight:
+		return fmt.Errorf("--in-flight %d: want 1 to %d", o.inFlight, maxInFlight)
+	case o.time <= 0 || o.time > maxRun || o.warmup < 0 || o.warmup > maxRun:
+		return fmt.Errorf("--time %v --warmup %v: want times up to %v", o.time, o.warmup, maxRun)
+	}
+	if err := checkFrame(frame); err != nil {
+		return err
+	}
+	// Twice what is in flight, so that damaged pieces find a slot, and more.
+	least := 2*o.inFlight + 1
+	if o.buffers == 0 {
+		o.buffers = max(minBuffers, least)
+	}
+	switch {
+	case o.buffers < least:
+		return fmt.Errorf("--buffers %d: %d blocks in flight need at least %d", o.buffers, o.inFlight, least)
+	case int64(o.buffers) > maxMemory/max(block, frame):
+		return fmt.Errorf("--buffers %d of %s: more than %s", o.buffers, sizeText(block), sizeText(maxMemory))
+	case o.slots() > maxSlots:
+		return fmt.Errorf("--buffers %d: %d frames of %s, a ring has at most %d: use a larger --frame", o.buffers, o.slots(), sizeText(frame), maxSlots)
+	}
+	return checkSum(o.sum)
+}
+
+// slots is how many frames o.buffers blocks are, at least the three that the
+// smallest number of buffers gives.
+func (o *sendOptions) slots() int {
+	return o.buffers * int((int64(o.block)+int64(o.frame)-1)/int64(o.frame))
+}
+
+// maxSlots is the largest ring.
+const maxSlots = 1 << 16
+
+// receiveOptions are what a receiving end is asked for.
+type receiveOptions struct {
+	frame  size
+	slots  int
+	window int
+	hold   int
+	lanes  int
+	sum    string
+}
+
+// register adds the receiver's flags; local has those of both ends, where one
+// flag serves both.
+func (o *receiveOptions) register(c *cobra.Command, shared bool) {
+	o.frame = defaultFrame
+	fl := c.Flags()
+	fl.IntVar(&o.slots, "ring", defaultSlots, "frames of memory to receive into")
+	fl.IntVar(&o.window, "window", transport.DefaultWindow, "frames granted ahead of what was taken")
+	fl.IntVar(&o.hold, "hold", 0, "frames to keep before giving their memory back, so that more of the ring is used; less than the window")
+	if shared {
+		return
+	}
+	fl.Var(&o.frame, "frame", "payload bytes of a frame, the most that the link takes at once")
+	fl.IntVar(&o.lanes, "lanes", serveLanes, "data lanes; the smaller wish of the two ends counts")
+	fl.StringVar(&o.sum, "sum", "", "only this checksum of pieces: "+strings.Join(transport.Sums(), ", "))
+}
+
+// serveLanes is the default of a receiving end: the sender's wish counts.
+const serveLanes = 16
+
+func (o *receiveOptions) check() error {
+	if err := checkFrame(int64(o.frame)); err != nil {
+		return err
+	}
+	switch {
+	case o.slots < 2 || o.slots > maxSlots || int64(o.slots)*int64(o.frame) > maxMemory:
+		return fmt.Errorf("--ring %d frames of %s: want 2 frames to %s", o.slots, sizeText(int64(o.frame)), sizeText(maxMemory))
+	case o.window < 1 || o.window > o.slots:
+		return fmt.Errorf("--window %d: want 1 to the %d frames of the ring", o.window, o.slots)
+	case o.hold < 0 || o.hold >= o.window:
+		return fmt.Errorf("--hold %d: want less than the window of %d, or nothing would be granted", o.hold, o.window)
+	}
+	return checkSum(o.sum)
+}
+
+// checkFrame makes sure that a slot can carry frames of that payload.
+func checkFrame(frame int64) error {
+	const most = transport.MaxSlot - transport.HeaderRoom
+	if frame < transport.HeaderRoom || frame > most || frame%transport.HeaderRoom != 0 {
+		return fmt.Errorf("--frame %s: want a multiple of %s up to %s", sizeText(frame), sizeText(transport.HeaderRoom), sizeText(most))
+	}
+	return nil
+}
+
+func checkSum(name string) error {
+	if name == "" || slices.Contains(transport.Sums(), name) {
+		return nil
+	}
+	return fmt.Errorf("--sum %q: this build has %s", name, strings.Join(transport.Sums(), ", "))
+}
+
+// wishedSums is what a --sum means for a session: nothing for the default.
+func wishedSums(name string) []string {
+	if name == "" {
+		return nil
+	}
+	return []string{name}
+}
+
+// newRing makes a ring for frames of that payload.
+func newRing(slots int, frame size) (*transport.Ring, error) {
+	return transport.NewRing(slots, int(frame)+transport.HeaderRoom)
+}
+
+// idleRing is the ring of the direction that nothing is sent in. It says how
+// large frames may be and takes no memory until it is used.
+func idleRing(frame size) (*transport.Ring, error) { return newRing(2, frame) }
+
+// session is the session of a sending end.
+func (o *sendOptions) session(send, idle *transport.Ring) session.Options {
+	return session.Options{Name: "pdperf run", SendRing: send, RecvRing: idle, Lanes: o.lanes, Sums: wishedSums(o.sum)}
+}
+
+// session is the session of a receiving end.
+func (o *receiveOptions) session(recv, idle *transport.Ring) session.Options {
+	return session.Options{
+		Name: "pdperf serve", SendRing: idle, RecvRing: recv, Lanes: o.lanes, Sums: wishedSums(o.sum), Window: o.window,
+	}
+}

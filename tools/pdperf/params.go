@@ -1,0 +1,71 @@
+package main
+
+import "time"
+
+// Defaults of the command line, and limits.
+const (
+	// defaultURL is where serve listens. 7411 is pdlink's.
+	defaultURL = "tcp://127.0.0.1:7412"
+
+	// defaultBlock is in the range of a decoder's blocks (2,048 tokens of
+	// DeepSeek-V4 are 20 MB), and what other transports are measured with.
+	defaultBlock = 16 << 20
+
+	// defaultFrame is the payload of one frame, as the product's rings have it.
+	defaultFrame = 1 << 20
+
+	// defaultInFlight blocks are on their way at a time: two hide the round
+	// trip of an acknowledgement on a LAN, the third hides a busy scheduler.
+	defaultInFlight = 3
+
+	// defaultTime is long enough that the first and last block's edges are
+	// below one part in a thousand at 10 Gbit/s.
+	defaultTime = 10 * time.Second
+
+	// defaultWarmup fills congestion windows and buffers, and touches memory.
+	defaultWarmup = time.Second
+
+	// defaultSlots is the receive ring: 64 MiB of default frames, as pdlink
+	// decode has it.
+	defaultSlots = 64
+
+	// minBuffers blocks are what a sender owns at least, so that each is cold
+	// when its turn comes: 128 MiB of default blocks are four times the
+	// largest cache of a current server's core complex.
+	minBuffers = 8
+
+	// maxBlock and maxMemory keep a mistyped size from taking the host down.
+	maxBlock  = 1 << 30
+	maxMemory = 8 << 30
+
+	// unit is the grain of block and frame sizes: a frame begins with a tag of
+	// so many bytes that names its slot.
+	unit = 8
+
+	// maxInFlight bounds the goroutines of a sender. The contract asks for the
+	// acknowledgement of at most a few blocks at a time; with more in flight
+	// block times are upper bounds.
+	maxInFlight = 64
+
+	// maxRun bounds --time and --warmup: 64 bytes of samples a block, and
+	// nobody waits longer.
+	maxRun = time.Hour
+
+	// maxBlocks ends a run early: 128 MiB of samples.
+	maxBlocks = 1 << 23
+
+	// patience is how long a run may go on after its time for the blocks that
+	// are on their way: 48 MiB at 100 Mbit/s take 4 s.
+	patience = 30 * time.Second
+
+	// maxOpen is how many blocks a receiver assembles at a time.
+	maxOpen = 4 * maxInFlight
+
+	// maxLine bounds one line of the conversation of a floor's two ends, and
+	// of a child's first word.
+	maxLine = 64 << 10
+
+	// greeting bounds how long a child may take to listen, and a floor's peer
+	// to say what it wants.
+	greeting = 20 * time.Second
+)

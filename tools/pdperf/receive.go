@@ -1,0 +1,225 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+
+	"pdlink/transport"
+)
+
+// receivingEnd takes one transfer at a time: two would spoil each other's
+// figures.
+type receivingEnd struct {
+	o    receiveOptions
+	busy chan struct{} // capacity 1: held by the transfer that is measured
+}
+
+func newReceivingEnd(o receiveOptions) *receivingEnd {
+	return &receivingEnd{o: o, busy: make(chan struct{}, 1)}
+}
+
+// served is what a transfer came to at its receiver.
+type served struct {
+	Event  string `json:"event"`
+	Remote string `json:"remote"`
+	OK     bool   `json:"ok"`
+	Why    string `json:"why"`
+	report
+}
+
+// serve takes the transfers of a connection until it ends, and tells of each.
+// How it ended is in what the last one came to; a connection that ends between
+// transfers ends as it should.
+func (e *receivingEnd) serve(ctx context.Context, conn transport.Conn, tell func(served)) {
+	remote := conn.Facts().Remote
+	for {
+		offer, err := conn.Accept(ctx)
+		if err != nil {
+			return
+		}
+		r, err := e.take(ctx, conn, offer)
+		if errors.Is(err, errNotTaken) {
+			continue // the peer knows why
+		}
+		s := served{Event: "transfer", Remote: remote, OK: err == nil, report: r}
+		if err != nil {
+			s.Why = err.Error()
+		}
+		tell(s)
+	}
+}
+
+// errNotTaken is the error of an offer that was refused.
+var errNotTaken = errors.New("offer refused")
+
+// take admits an offer and receives it.
+func (e *receivingEnd) take(ctx context.Context, conn transport.Conn, offer transport.Offer) (report, error) {
+	refuse := func(code transport.RefuseCode, why string) (report, error) {
+		return report{}, errors.Join(errNotTaken, offer.Refuse(code, why))
+	}
+	q := offer.Request()
+	if q.Kind != kindPerf || q.Parts > 1 {
+		return refuse(transport.RefuseOther, fmt.Sprintf("only transfers of kind %q from one sender are taken here", kindPerf))
+	}
+	want, err := parseAsk(q.Meta)
+	if err != nil {
+		return refuse(transport.RefuseOther, err.Error())
+	}
+	select {
+	case e.busy <- struct{}{}:
+		defer func() { <-e.busy }()
+	default:
+		return refuse(transport.RefuseBusy, "another run is being measured")
+	}
+	in, err := offer.Admit(nil)
+	if err != nil {
+		return report{}, fmt.Errorf("admit: %w", err)
+	}
+	t := &taking{o: e.o, conn: conn, in: in, want: want, open: map[uint32]*transport.Coverage{}, seen: map[*byte]struct{}{}}
+	r, err := t.run(ctx)
+	if err != nil {
+		in.Cancel(err.Error())
+	}
+	return r, err
+}
+
+// parseAsk reads what a peer asks for, which may be anything.
+func parseAsk(meta []byte) (ask, error) {
+	var a ask
+	if len(meta) > maxLine {
+		return a, fmt.Errorf("a request of %d bytes is too long", len(meta))
+	}
+	d := json.NewDecoder(bytes.NewReader(meta))
+	if err := d.Decode(&a); err != nil {
+		return a, fmt.Errorf("read request: %w", err)
+	}
+	if a.Version != askVersion {
+		return a, fmt.Errorf("request of version %d, this end knows %d: use the same release on both ends", a.Version, askVersion)
+	}
+	if a.BlockBytes < unit || a.BlockBytes > maxBlock {
+		return a, fmt.Errorf("blocks of %d bytes, want %d to %d", a.BlockBytes, unit, maxBlock)
+	}
+	return a, nil
+}
+
+// taking is a transfer that is being received. The link has verified what it
+// delivers; here the blocks are put together, counted and acknowledged. Not
+// safe for concurrent use.
+type taking struct {
+	o    receiveOptions
+	conn transport.Conn
+	in   transport.Incoming
+	want ask
+
+	open map[uint32]*transport.Coverage // blocks that are not whole
+	done transport.Coverage             // indices of those that are
+	held []*transport.Delivery          // frames whose memory is kept, oldest first
+	seen map[*byte]struct{}             // where frames were put: at most one for each slot
+	r    report
+}
+
+// run receives to the end and answers with the report.
+func (t *taking) run(ctx context.Context) (report, error) {
+	defer t.release(0)
+	f := t.conn.Facts()
+	before, sockets := readCPU(), readSockets(f.Local, f.Remote)
+	for {
+		d, err := t.in.Recv(ctx)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return t.r, err
+		}
+		if d.Mark() {
+			if err := d.Flushed(nil); err != nil {
+				return t.r, err
+			}
+			continue
+		}
+		if err := t.frame(d); err != nil {
+			return t.r, err
+		}
+	}
+	after := readCPU()
+	t.release(0)
+	s := t.in.Stats()
+	t.r.Frames, t.r.Bad = s.Frames, s.BadPiece
+	if f.Sum != "none" {
+		t.r.Verified = s.Bytes
+	}
+	t.r.End = endResult{
+		Platform: platform(), Cores: runtime.NumCPU(), Buffers: len(t.seen), Owned: t.o.slots, Buffer: int64(t.o.frame),
+		Window: t.o.window - t.o.hold,
+		CPU:    after.since(before, t.r.Bytes), Sockets: socketsSince(readSockets(f.Local, f.Remote), sockets),
+	}
+	if n := len(t.open); n > 0 {
+		return t.r, fmt.Errorf("the sender finished and %d blocks are not whole", n)
+	}
+	text, err := json.Marshal(t.r)
+	if err != nil {
+		return t.r, err
+	}
+	return t.r, t.in.Finish(text)
+}
+
+// frame takes a frame's pieces.
+func (t *taking) frame(d *transport.Delivery) error {
+	t.held = append(t.held, d)
+	defer t.release(t.o.hold)
+	for i, p := range d.Pieces() {
+		t.seen[&d.Data(i)[0]] = struct{}{}
+		if err := t.piece(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// piece notes that bytes of a block are there, and acknowledges it when it is
+// whole.
+func (t *taking) piece(p transport.Piece) error {
+	if p.End() > t.want.BlockBytes || p.Block >= maxBlocks {
+		return fmt.Errorf("%w: %d bytes at %d of block %d", transport.ErrProtocol, p.Length, p.Offset, p.Block)
+	}
+	c := t.open[p.Block]
+	if c == nil {
+		if t.isDone(p.Block) {
+			return nil // sent a second time
+		}
+		if len(t.open) >= maxOpen {
+			return fmt.Errorf("%w: more than %d blocks at a time", transport.ErrProtocol, maxOpen)
+		}
+		c = &transport.Coverage{}
+		t.open[p.Block] = c
+	}
+	c.Add(transport.Range{Begin: p.Offset, End: p.End()})
+	if c.Bytes() < t.want.BlockBytes {
+		return nil
+	}
+	delete(t.open, p.Block)
+	t.done.Add(transport.Range{Begin: uint64(p.Block), End: uint64(p.Block) + 1})
+	t.r.Blocks++
+	t.r.Bytes += t.want.BlockBytes
+	return t.in.Ack(p.Block)
+}
+
+func (t *taking) isDone(block uint32) bool {
+	done := true
+	t.done.Uncovered(transport.Range{Begin: uint64(block), End: uint64(block) + 1}, func(transport.Range) { done = false })
+	return done
+}
+
+// release gives the oldest frames' memory back until so many are kept.
+func (t *taking) release(keep int) {
+	n := max(0, len(t.held)-keep)
+	for _, d := range t.held[:n] {
+		d.Release()
+	}
+	t.held = append(t.held[:0], t.held[n:]...)
+}

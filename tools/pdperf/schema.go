@@ -1,0 +1,22 @@
+package main
+
+import (
+	_ "embed"
+
+	"github.com/spf13/cobra"
+)
+
+//go:embed result.schema.json
+var resultSchema string
+
+func newSchema(io streams) *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "print the JSON schema of the results of run, local and floor",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			io.printf("%s", resultSchema)
+			return nil
+		},
+	}
+}

@@ -1,0 +1,325 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"pdlink/transport"
+)
+
+// kindPerf names the transfers of this program: their blocks are of one size,
+// and what is in them means nothing.
+const kindPerf = "pdperf"
+
+// ask is what a sender says when it opens a transfer.
+type ask struct {
+	Version    int    `json:"version"`
+	BlockBytes uint64 `json:"block_bytes"`
+}
+
+// askVersion is the only one so far.
+const askVersion = 1
+
+// sendingEnd measures over one connection.
+type sendingEnd struct {
+	o         sendOptions
+	conn      transport.Conn
+	source    *source
+	processes int // that the two ends are in
+}
+
+// measure warms up and then measures.
+func (e *sendingEnd) measure(ctx context.Context) (*result, error) {
+	f := e.conn.Facts()
+	if int(e.o.frame) > f.MaxPayload {
+		return nil, fmt.Errorf("--frame %s: the other end takes frames of up to %s", sizeText(int64(e.o.frame)), sizeText(int64(f.MaxPayload)))
+	}
+	if e.o.presummed {
+		lengths := []int{int(min(e.o.block, e.o.frame))}
+		if tail := int(e.o.block % e.o.frame); tail > 0 {
+			lengths = append(lengths, tail)
+		}
+		if err := e.source.prepare(f.Sum, lengths...); err != nil {
+			return nil, err
+		}
+	}
+	if e.o.warmup > 0 {
+		if _, _, err := e.phase(ctx, e.o.warmup); err != nil {
+			return nil, fmt.Errorf("warm up: %w", err)
+		}
+	}
+	s, peer, err := e.phase(ctx, e.o.time)
+	if err != nil {
+		return nil, err
+	}
+	r := &result{
+		Program: "pdperf", Link: f.Link, Local: f.Local, Remote: f.Remote, Direction: e.o.direction, Processes: e.processes,
+		BlockBytes: int64(e.o.block), FrameBytes: int64(e.o.frame), InFlight: e.o.inFlight, Lanes: f.Lanes,
+		Sum: f.Sum, Presummed: e.o.presummed, Sealed: f.Sealed, ZeroCopy: f.ZeroCopy, Warmup: e.o.warmup.Seconds(),
+	}
+	r.settle(s, peer)
+	return r, nil
+}
+
+// phase is one transfer: blocks are started for so long, then the ones on their
+// way are waited for.
+func (e *sendingEnd) phase(ctx context.Context, d time.Duration) (sent, report, error) {
+	late := fmt.Errorf("blocks are still on their way %v after the end", patience)
+	ctx, cancel := context.WithTimeoutCause(ctx, d+patience, late)
+	defer cancel()
+	meta, err := json.Marshal(ask{askVersion, uint64(e.o.block)})
+	if err != nil {
+		return sent{}, report{}, err
+	}
+	out, err := e.conn.Open(ctx, transport.Request{Kind: kindPerf, Meta: meta})
+	if err != nil {
+		return sent{}, report{}, explain(ctx, err)
+	}
+	p := &phase{sendingEnd: e, out: out, turn: make(chan struct{}, 1)}
+	s, err := p.run(ctx, d)
+	if err != nil {
+		out.Cancel("the sender failed")
+		return sent{}, report{}, explain(ctx, err)
+	}
+	end, err := out.Finish(ctx)
+	if err != nil {
+		return sent{}, report{}, explain(ctx, err)
+	}
+	peer, err := parseReport(end.Result)
+	return s, peer, err
+}
+
+// explain puts the reason of a context's end in the place of its error.
+func explain(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) {
+		return cause
+	}
+	return err
+}
+
+// phase is a transfer under way.
+type phase struct {
+	*sendingEnd
+	out    transport.Outgoing
+	leases chan *transport.Lease // slots in the order in which they became free
+	dry    chan struct{}         // closed when no more slots come; noMore says why
+	noMore error
+	turn   chan struct{} // capacity 1: held by whoever starts a block
+	end    time.Time     // no block starts after it
+
+	mu     sync.Mutex // guards what follows
+	starts []time.Time
+	acks   []time.Time // zero: not acknowledged
+	resent uint64
+}
+
+// run sends until the time is over and every block is acknowledged.
+func (p *phase) run(ctx context.Context, d time.Duration) (sent, error) {
+	p.leases, p.dry = make(chan *transport.Lease, p.source.ring.Slots()), make(chan struct{})
+	leasing, stop := context.WithCancel(ctx)
+	var leaser sync.WaitGroup
+	leaser.Go(func() { p.lease(leasing) })
+	p.source.used()
+	before, sockets := readCPU(), p.sockets()
+	p.end = time.Now().Add(d)
+	g, sending := errgroup.WithContext(ctx)
+	for range p.o.inFlight {
+		g.Go(func() error { return p.work(sending) })
+	}
+	p.turn <- struct{}{}
+	err := g.Wait()
+	after := readCPU()
+	stop()
+	leaser.Wait()
+	close(p.leases)
+	for l := range p.leases {
+		l.Release()
+	}
+	if err != nil {
+		return sent{}, err
+	}
+	s := p.sum()
+	s.end = endResult{
+		Platform: platform(), Cores: runtime.NumCPU(), Owned: p.source.ring.Slots(), Buffers: p.source.used(),
+		Buffer: int64(p.o.frame), CPU: after.since(before, s.bytes), Sockets: socketsSince(p.sockets(), sockets),
+	}
+	return s, nil
+}
+
+func (p *phase) sockets() []socketFacts {
+	f := p.conn.Facts()
+	return readSockets(f.Local, f.Remote)
+}
+
+// lease takes every slot as it becomes free. The ring hands out the slot given
+// back last, which would keep the sender in a few warm ones; queued up here,
+// all of them have their turn, and each is cold by then.
+func (p *phase) lease(ctx context.Context) {
+	for {
+		l, err := p.out.Lease(ctx)
+		if err != nil {
+			p.noMore = err
+			close(p.dry)
+			return
+		}
+		p.leases <- l // room for every slot
+	}
+}
+
+// take returns the slot that has waited longest.
+func (p *phase) take(ctx context.Context) (*transport.Lease, error) {
+	select {
+	case l := <-p.leases:
+		return l, nil
+	default:
+	}
+	select {
+	case l := <-p.leases:
+		return l, nil
+	case <-p.dry:
+		return nil, p.noMore
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// work sends one block after the other, each with its acknowledgement. Blocks
+// start in turn, so that those of all workers follow each other on the link.
+func (p *phase) work(ctx context.Context) error {
+	for {
+		select {
+		case <-p.turn:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		block, more := p.begin()
+		if !more {
+			p.turn <- struct{}{}
+			return nil
+		}
+		err := p.send(ctx, block, 0, uint64(p.o.block))
+		p.turn <- struct{}{}
+		if err == nil {
+			err = p.confirm(ctx, block)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// begin numbers the next block, unless the time is over.
+func (p *phase) begin() (block uint32, more bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	n := len(p.starts)
+	if n >= maxBlocks || n > 0 && !now.Before(p.end) {
+		return 0, false
+	}
+	p.starts, p.acks = append(p.starts, now), append(p.acks, time.Time{})
+	return uint32(n), true
+}
+
+// send sends bytes of a block, frame by frame.
+func (p *phase) send(ctx context.Context, block uint32, from, to uint64) error {
+	for from < to {
+		l, err := p.take(ctx)
+		if err != nil {
+			return err
+		}
+		n := min(to-from, uint64(p.o.frame))
+		if err := p.source.put(l, block, from, int(n)); err != nil {
+			l.Release()
+			return err
+		}
+		if err := p.out.Send(ctx, l); err != nil {
+			return err
+		}
+		from += n
+	}
+	return nil
+}
+
+// confirm waits until the receiver has acknowledged a block, and sends again
+// what arrived damaged. A flush covers what was sent before it, and a missing
+// piece is listed by one flush only, which may be another block's: that block is
+// then taken back.
+func (p *phase) confirm(ctx context.Context, block uint32) error {
+	again := []uint32{block}
+	for {
+		err := p.out.Flush(ctx)
+		now := time.Now()
+		var missing *transport.MissingError
+		if err == nil {
+			p.acked(again, now)
+			return nil
+		}
+		if !errors.As(err, &missing) {
+			return err
+		}
+		if missing.More {
+			return fmt.Errorf("more than %d pieces arrived damaged: %w", len(missing.Pieces), err)
+		}
+		for _, m := range missing.Pieces {
+			if err := p.takeBack(m); err != nil {
+				return err
+			}
+			again = append(again, m.Block)
+			if err := p.send(ctx, m.Block, m.Offset, m.End()); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (p *phase) acked(blocks []uint32, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, b := range blocks {
+		p.acks[b] = now
+	}
+}
+
+// takeBack notes that a piece has to be sent again. The peer names it, so it is
+// looked at.
+func (p *phase) takeBack(m transport.Piece) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if int(m.Block) >= len(p.acks) || m.End() > uint64(p.o.block) || m.Offset%unit != 0 || m.Length%unit != 0 || m.Length == 0 {
+		return fmt.Errorf("%w: missing piece of %d bytes at %d of block %d was never sent", transport.ErrProtocol, m.Length, m.Offset, m.Block)
+	}
+	p.acks[m.Block] = time.Time{}
+	p.resent += uint64(m.Length)
+	return nil
+}
+
+// sum counts what was acknowledged.
+func (p *phase) sum() sent {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := sent{resent: p.resent, times: make([]time.Duration, 0, len(p.acks))}
+	var last time.Time
+	for b, ack := range p.acks {
+		if ack.IsZero() {
+			continue
+		}
+		s.times = append(s.times, ack.Sub(p.starts[b]))
+		if ack.After(last) {
+			last = ack
+		}
+	}
+	s.blocks = uint64(len(s.times))
+	s.bytes = s.blocks * uint64(p.o.block)
+	if s.blocks > 0 {
+		s.seconds = last.Sub(p.starts[0]).Seconds()
+	}
+	return s
+}

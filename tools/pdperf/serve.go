@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"pdlink/transport"
+)
+
+// serveFlags are the flags of `pdperf serve`.
+type serveFlags struct {
+	receiveOptions
+	listen  string
+	once    bool
+	asJSON  bool
+	asChild bool
+}
+
+func newServe(io streams) *cobra.Command {
+	var f serveFlags
+	c := &cobra.Command{
+		Use:   "serve",
+		Short: "be the receiving end",
+		Long: `serve listens for a sending end, verifies and acknowledges each block that it
+sends, throws the bytes away, and tells the sender what that cost here. One run
+is measured at a time. It goes on until it is interrupted.`,
+		Example: `  pdperf serve --listen tcp://127.0.0.1:7412
+  pdperf run --to tcp://127.0.0.1:7412`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return f.run(c.Context(), io) },
+	}
+	f.register(c, false)
+	fl := c.Flags()
+	fl.StringVar(&f.listen, "listen", defaultURL, "link and address to listen on; port 0 picks one")
+	fl.BoolVar(&f.once, "once", false, "end with the first connection, with status 0 if its runs were complete")
+	fl.BoolVar(&f.asJSON, "json", false, "print events as JSON, one a line")
+	hideChildFlag(c, &f.asChild)
+	return c
+}
+
+// hideChildFlag adds the flag that a command of this program starts another one
+// with.
+func hideChildFlag(c *cobra.Command, asChild *bool) {
+	c.Flags().BoolVar(asChild, "end-with-stdin", false, "end when standard input does")
+	must(c.Flags().MarkHidden("end-with-stdin"))
+}
+
+// withStdin returns a context that ends when in does.
+func withStdin(ctx context.Context, in io.Reader) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() { // ends with the process at the latest
+		io.Copy(io.Discard, in) //nolint:errcheck // its end is what counts
+		cancel()
+	}()
+	return ctx, cancel
+}
+
+// listening is the event that a listener prints first.
+type listening struct {
+	Event  string `json:"event"`
+	Listen string `json:"listen"`
+}
+
+func (f *serveFlags) run(ctx context.Context, io streams) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	if f.asChild {
+		var cancel context.CancelFunc
+		ctx, cancel = withStdin(ctx, io.in)
+		defer cancel()
+	}
+	if strings.HasPrefix(f.listen, "mem://") {
+		return errors.New("mem:// is a link within one process: use pdperf local --link mem://")
+	}
+	ring, err := newRing(f.slots, f.frame)
+	if err != nil {
+		return err
+	}
+	ring.Touch()
+	idle, err := idleRing(f.frame)
+	if err != nil {
+		return err
+	}
+	reject := func(remote string, err error) { io.notef("peer %s dropped: %v\n", remote, err) }
+	link, addr, err := openLink(f.listen, f.session(ring, idle), reject)
+	if err != nil {
+		return err
+	}
+	ln, err := link.Listen(ctx, addr)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", f.listen, err)
+	}
+	f.say(io, listening{"listening", schemeOf(f.listen) + "://" + ln.Addr()})
+	err = f.loop(ctx, io, ln)
+	return errors.Join(err, ln.Close())
+}
+
+// loop serves connections until the command is to end.
+func (f *serveFlags) loop(ctx context.Context, io streams, ln transport.Listener) error {
+	end := newReceivingEnd(f.receiveOptions)
+	var mu sync.Mutex // guards bad and the output
+	var bad error
+	tell := func(s served) {
+		mu.Lock()
+		defer mu.Unlock()
+		f.say(io, s)
+		if !s.OK {
+			bad = fmt.Errorf("the transfer from %s failed: %s", s.Remote, s.Why)
+		}
+	}
+	var conns sync.WaitGroup
+	defer conns.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for {
+		conn, err := ln.Accept(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil // interrupted, which is how it ends
+		case err != nil:
+			return failed(fmt.Errorf("accept: %w", err))
+		}
+		serve := func() {
+			end.serve(ctx, conn, tell)
+			conn.Close() //nolint:errcheck // its transfers have been told of
+		}
+		if !f.once {
+			conns.Go(serve)
+			continue
+		}
+		serve()
+		if bad != nil {
+			return failed(bad)
+		}
+		return nil
+	}
+}
+
+// say prints an event.
+func (f *serveFlags) say(io streams, event any) {
+	if f.asJSON {
+		io.json(event) //nolint:errcheck // nobody is left to tell
+		return
+	}
+	switch e := event.(type) {
+	case listening:
+		io.printf("listening on %s\n", e.Listen)
+	case served:
+		if !e.OK {
+			io.printf("from %s: FAILED: %s\n", e.Remote, e.Why)
+			return
+		}
+		io.printf("from %s: %d blocks, %.3f GB, %d bad pieces, %s\n", e.Remote, e.Blocks, float64(e.Bytes)/1e9, e.Bad, cpuText(e.End.CPU))
+	}
+}
+
+// schemeOf is the part of a URL before "://".
+func schemeOf(url string) string {
+	scheme, _, _ := strings.Cut(url, "://")
+	return scheme
+}
+
+// must stops a program whose own command tree is wrong.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}

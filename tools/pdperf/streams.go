@@ -1,0 +1,39 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"pdlink/transport/wire"
+)
+
+// streams is where a command talks to. Results go to out, everything else to
+// err.
+type streams struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+// complain reports the error that ends a command.
+func (s streams) complain(err error) {
+	fmt.Fprintf(s.err, "pdperf: %v\n", err)
+}
+
+// printf writes to out. A reader that went away ends the process by SIGPIPE.
+func (s streams) printf(format string, args ...any) {
+	fmt.Fprintf(s.out, format, args...)
+}
+
+// notef writes to err.
+func (s streams) notef(format string, args ...any) {
+	fmt.Fprintf(s.err, format, args...)
+}
+
+// json writes v as one line.
+func (s streams) json(v any) error {
+	return json.NewEncoder(s.out).Encode(v)
+}
+
+// printable makes what a peer said fit for a terminal.
+func printable(s string) string { return wire.Printable(s, 256) }

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"fmt"
+	"text/tabwriter"
+)
+
+// printResult writes a result for people.
+func printResult(io streams, r *result) {
+	tw := tabwriter.NewWriter(io.out, 0, 0, 2, ' ', 0)
+	row := func(name, format string, args ...any) {
+		fmt.Fprintf(tw, "  %s\t%s\n", name, fmt.Sprintf(format, args...))
+	}
+	io.printf("%s %s over %s, %s to %s\n", r.Program, r.Direction, r.Link, r.Local, r.Remote)
+	row("goodput", "%.3f GB/s: %d blocks of %s, %.3f GB in %.3f s, first byte to last acknowledgement",
+		r.Goodput, r.Blocks, sizeText(r.BlockBytes), float64(r.Bytes)/1e9, r.Seconds)
+	row("block time", "p50 %.2f, p90 %.2f, p99 %.2f, max %.2f ms; %d in flight",
+		r.BlockMs.P50, r.BlockMs.P90, r.BlockMs.P99, r.BlockMs.Max, r.InFlight)
+	row("integrity", "%s", integrityText(r))
+	row("frames", "%d of up to %s on %s%s", r.Frames, sizeText(r.FrameBytes), lanesText(r.Lanes), sealText(r))
+	if r.Both != nil {
+		row("CPU", "both ends in one process: %s", cpuText(r.Both))
+	} else {
+		row("CPU", "sender %s", cpuText(r.Sender.CPU))
+		row("", "receiver %s", cpuText(r.Receiver.CPU))
+	}
+	row("memory", "sender sent from %d of %d buffers of %s, receiver wrote to %d of %d of %s",
+		r.Sender.Buffers, r.Sender.Owned, sizeText(r.Sender.Buffer), r.Receiver.Buffers, r.Receiver.Owned, sizeText(r.Receiver.Buffer))
+	row("hosts", "%s with %d cores to %s with %d; %.1f s of warm-up before", r.Sender.Platform, r.Sender.Cores,
+		r.Receiver.Platform, r.Receiver.Cores, r.Warmup)
+	tw.Flush() //nolint:errcheck // nobody is left to tell
+	printSockets(io, "sender's sockets", r.Sender.Sockets)
+	printSockets(io, "receiver's sockets", r.Receiver.Sockets)
+}
+
+func lanesText(n int) string {
+	if n == 1 {
+		return "1 lane"
+	}
+	return fmt.Sprintf("%d lanes", n)
+}
+
+func sealText(r *result) string {
+	if r.Sealed {
+		return ", sealed"
+	}
+	return ", in clear"
+}
+
+func integrityText(r *result) string {
+	if r.Sum == "none" {
+		return "NOT VERIFIED: no checksum"
+	}
+	made := "the sender computed them while sending"
+	if r.Presummed {
+		made = "made once beforehand"
+	}
+	text := fmt.Sprintf("%.3f GB verified by %s, %s; %d bad pieces", float64(r.Verified)/1e9, r.Sum, made, r.Bad)
+	if r.Resent > 0 {
+		text += fmt.Sprintf(", %d bytes sent again", r.Resent)
+	}
+	return text
+}
+
+func cpuText(c *cpuUse) string {
+	if c == nil {
+		return "not known on this system"
+	}
+	return fmt.Sprintf("%.3f s/GB (%.2f user, %.2f system; %d switches, %d of them forced)",
+		c.PerGB, c.User, c.System, c.Voluntary+c.Involuntary, c.Involuntary)
+}
+
+// printSockets writes what the kernel said.
+func printSockets(io streams, title string, all []socketFacts) {
+	if len(all) == 0 {
+		return
+	}
+	io.printf("  %s, as the kernel has them\n", title)
+	tw := tabwriter.NewWriter(io.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tw, "\tMB out\tMB in\tretrans\tcc\tmss\tsndbuf\trcvbuf\trcvlowat\tnodelay\tkeepalive\trtt us\tcwnd\tbusy s\twindow-limited s\tbuffer-limited s\t")
+	for _, s := range all {
+		fmt.Fprintf(tw, "\t%.1f\t%.1f\t%d\t%s\t%d\t%d\t%d\t%d\t%s\t%s\t%d\t%d\t%.2f\t%.2f\t%.2f\t\n",
+			float64(s.Sent)/1e6, float64(s.Received)/1e6, s.Retransmits, s.Congestion, s.MSS, s.SendBuffer, s.RecvBuffer, s.RecvLowWater,
+			yesNo(s.NoDelay), yesNo(s.KeepAlive), s.RTTMicros, s.Window, s.Busy, s.WindowLimited, s.BufferLimited)
+	}
+	tw.Flush() //nolint:errcheck // nobody is left to tell
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
