@@ -1,11 +1,9 @@
 package bridge
 
 import (
-	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -74,31 +72,30 @@ type assembly struct {
 	// keeps late writers away from it.
 	stopped atomic.Bool
 
-	arrived atomic.Int64 // frames of all senders
+	arrived atomic.Int64 // when the last frame arrived, in ns from started
 
-	mu       sync.Mutex // guards the rest
-	cond     sync.Cond
-	members  map[int]*member // by part: live or finished
-	finished map[int]bool    // parts that finished in order
-	sealing  int             // Target.Seal calls that run
-	visible  int             // contiguous prefix of published blocks
-	lastAt   time.Time       // when the last block became visible
-	failed   error           // the first failure; no more bytes are worth sending
-	broken   bool            // no further block can become visible
-	waiting  *time.Timer     // runs while a sender is missing
-	expired  bool
-	joined   bool // somebody was a member
-	over     bool
-	verdict  Verdict // final when done is closed
+	mu      sync.Mutex // guards the rest
+	cond    sync.Cond
+	members map[int]*member // by part: live or finished
+	sealing int             // Target.Seal calls that run
+	visible int             // contiguous prefix of published blocks
+	lastAt  time.Duration   // when the last block became visible, from started; 0: none did
+	failed  error           // the first failure; no more bytes are worth sending
+	broken  bool            // no further block can become visible
+	waiting *time.Timer     // runs while a sender is missing
+	expired bool            // it ran out
+	joined  bool            // somebody was a member
+	over    bool            // nobody can join any more
+	decided bool            // verdict is final; done is closed soon
+	verdict Verdict
 }
 
 func newAssembly(r *Receiver, req transport.Request, digest [sha256.Size]byte) *assembly {
 	a := &assembly{
 		r: r, id: req.ID, digest: digest, parts: max(req.Parts, 1), started: time.Now(),
-		done: make(chan struct{}), members: make(map[int]*member), finished: make(map[int]bool),
+		done: make(chan struct{}), members: make(map[int]*member),
 	}
 	a.cond.L = &a.mu
-	a.lastAt = a.started
 	return a
 }
 
@@ -148,8 +145,7 @@ func (a *assembly) join(req transport.Request, digest [sha256.Size]byte, facts t
 	}
 	m := &member{part: req.Part, facts: facts}
 	a.members[req.Part] = m
-	a.joined = true
-	delete(a.finished, req.Part)
+	a.joined, a.expired = true, false
 	if a.waiting != nil {
 		a.waiting.Stop()
 		a.waiting = nil
@@ -162,12 +158,11 @@ func (a *assembly) join(req transport.Request, digest [sha256.Size]byte, facts t
 func (a *assembly) leave(m *member, inOrder bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if m.in != nil && !a.over {
+	if m.in != nil && !a.decided {
 		a.count(m)
 	}
 	if inOrder {
 		m.ended = true
-		a.finished[m.part] = true
 	} else if a.members[m.part] == m {
 		delete(a.members, m.part)
 	}
@@ -185,148 +180,16 @@ func (a *assembly) fail(err error) {
 	a.cond.Broadcast()
 }
 
-// serve receives a member's frames until it ends, and gives it the verdict. One
-// that finished and went away before that has done its part all the same, but
-// it may come again: it does not know.
-func (a *assembly) serve(ctx context.Context, gone <-chan struct{}, m *member, in transport.Incoming) {
-	a.mu.Lock()
-	m.in = in
-	a.mu.Unlock()
-	stop := make(chan struct{})
-	var end sync.WaitGroup
-	end.Go(func() { // a verdict may come before the sender's end
-		select {
-		case <-a.done:
-		case <-stop:
-		}
-		select {
-		case <-a.done:
-			in.Finish(a.verdict.encode()) //nolint:errcheck // a sender that is gone needs no verdict
-		default:
-		}
-	})
-	err := a.receive(ctx, in)
-	a.leave(m, errors.Is(err, io.EOF))
-	if errors.Is(err, io.EOF) {
-		select {
-		case <-a.done:
-		case <-gone:
-			a.mu.Lock()
-			m.gone = true
-			a.mu.Unlock()
-		case <-ctx.Done():
+// finished is how many parts their senders finished in order. It is called with
+// a.mu held.
+func (a *assembly) finished() int {
+	n := 0
+	for _, m := range a.members {
+		if m.ended {
+			n++
 		}
 	}
-	close(stop)
-	end.Wait()
-}
-
-// receive is a member's loop. It returns io.EOF when the sender finished.
-func (a *assembly) receive(ctx context.Context, in transport.Incoming) error {
-	for {
-		d, err := in.Recv(ctx)
-		if err != nil {
-			return err
-		}
-		if d.Mark() {
-			if err := a.sync(); err != nil {
-				a.fail(err)
-			}
-			if err := d.Flushed(nil); err != nil {
-				return err
-			}
-			continue
-		}
-		a.arrived.Add(1)
-		err = a.frame(in, d)
-		d.Release()
-		switch {
-		case errors.Is(err, ErrPlan):
-			in.Cancel(err.Error()) // this sender is wrong, not the others
-			return err
-		case err != nil:
-			a.fail(err)
-		}
-	}
-}
-
-// frame writes a frame's pieces.
-func (a *assembly) frame(in transport.Incoming, d *transport.Delivery) error {
-	for i, p := range d.Pieces() {
-		if int64(p.Block) >= int64(len(a.blocks)) || p.End() > uint64(a.size) {
-			return fmt.Errorf("%w: piece [%d,%d) of block %d, the plan has %d blocks of %d bytes",
-				ErrPlan, p.Offset, p.End(), p.Block, len(a.blocks), a.size)
-		}
-		b := &a.blocks[p.Block]
-		if b.visible.Load() {
-			// It was visible before the sender knew. If this fails the loop's
-			// next Recv says why.
-			in.Ack(p.Block) //nolint:errcheck // see above
-			continue
-		}
-		if err := a.piece(int(p.Block), b, p, d.Data(i)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// piece writes the part of a piece that nobody sent before.
-func (a *assembly) piece(index int, b *block, p transport.Piece, data []byte) error {
-	b.io.RLock()
-	if a.stopped.Load() {
-		b.io.RUnlock()
-		return nil // the transfer is over, the next Recv says so
-	}
-	var err error
-	var fresh int64
-	b.mu.Lock()
-	whole := transport.Range{Begin: p.Offset, End: p.End()}
-	var todo [1]transport.Range // nearly always the piece as it is
-	list := todo[:0]
-	b.cov.Uncovered(whole, func(r transport.Range) { list = append(list, r) })
-	b.cov.Add(whole)
-	b.mu.Unlock()
-	for _, r := range list {
-		b.dirty.Store(true)
-		if err = a.target.Write(index, int64(r.Begin), data[r.Begin-p.Offset:r.End-p.Offset]); err != nil {
-			err = fmt.Errorf("%w: write block %d at %d: %w", ErrStore, index, r.Begin, err)
-			break
-		}
-		fresh += int64(r.End - r.Begin)
-	}
-	b.io.RUnlock()
-	if err == nil && fresh > 0 && b.written.Add(fresh) == a.size {
-		a.mu.Lock()
-		b.stage = stageWhole
-		a.cond.Broadcast()
-		a.mu.Unlock()
-	}
-	return err
-}
-
-// sync makes durable what was written of blocks that are not sealed.
-func (a *assembly) sync() error {
-	for i := range a.blocks {
-		b := &a.blocks[i]
-		if b.visible.Load() || !b.dirty.Load() {
-			continue
-		}
-		b.io.Lock()
-		b.dirty.Store(false)
-		a.mu.Lock()
-		sealed := b.stage >= stageSealed || a.stopped.Load()
-		a.mu.Unlock()
-		var err error
-		if !sealed {
-			err = a.target.Sync(i)
-		}
-		b.io.Unlock()
-		if err != nil {
-			return fmt.Errorf("%w: sync block %d: %w", ErrStore, i, err)
-		}
-	}
-	return nil
+	return n
 }
 
 // count adds what a member received to the verdict, once. It is called with

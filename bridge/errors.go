@@ -32,6 +32,9 @@ var (
 	// after MaxPasses passes, or no slot is left to send them again.
 	ErrIncomplete = errors.New("bridge: pieces did not arrive")
 
+	// errFailed ends a member's loop when the transfer cannot go on.
+	errFailed = errors.New("bridge: transfer failed")
+
 	// errOver is returned by assembly.join.
 	errOver = errors.New("bridge: transfer is ending")
 )

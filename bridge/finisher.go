@@ -3,6 +3,8 @@ package bridge
 import (
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -10,7 +12,11 @@ import (
 // transfer. It is the only one that publishes.
 func (a *assembly) finisher() {
 	a.mu.Lock()
-	for !a.isOver() {
+	for {
+		a.awaitParts()
+		if a.isOver() {
+			break
+		}
 		a.startSeals()
 		if !a.broken && a.visible < len(a.blocks) && a.blocks[a.visible].stage == stageSealed {
 			a.publish()
@@ -31,6 +37,7 @@ func (a *assembly) finisher() {
 		a.failed = fmt.Errorf("%w: close: %w", ErrStore, err)
 	}
 	a.decide()
+	a.decided = true
 	v := a.verdict
 	a.mu.Unlock()
 	a.r.forget(a)
@@ -86,7 +93,7 @@ func (a *assembly) publish() {
 	}
 	a.blocks[i].stage = stagePublished
 	a.blocks[i].visible.Store(true)
-	a.lastAt = time.Now()
+	a.lastAt = time.Since(a.started)
 	a.advance()
 	visible := a.visible
 	var to []*member
@@ -121,59 +128,66 @@ func (a *assembly) advance() {
 	}
 }
 
-// isOver reports whether nothing more will come of the transfer. It starts the
-// wait for senders that are missing.
+// isOver reports whether nothing more will come of the transfer. It is called
+// with a.mu held.
 func (a *assembly) isOver() bool {
 	if a.sealing > 0 {
 		return false
 	}
-	if a.broken {
-		return true
-	}
 	whole := a.visible < len(a.blocks) && a.blocks[a.visible].stage != stageOpen // it can still be sealed and published
-	if a.failed != nil {
-		return !whole
-	}
-	if !a.joined || whole {
-		return false
-	}
-	live := false
-	for _, m := range a.members {
-		live = live || !m.ended
-	}
-	if live && (a.visible == len(a.blocks) || len(a.members) == a.parts) {
-		return false
-	}
-	if a.visible == len(a.blocks) || len(a.finished) == a.parts || a.expired {
+	switch {
+	case a.broken:
 		return true
+	case a.failed != nil:
+		return !whole
+	case !a.joined || whole:
+		return false
+	case a.live() && (a.visible == len(a.blocks) || len(a.members) == a.parts):
+		return false
 	}
-	wait := a.r.o.PartWait
-	if wait < 0 {
-		if !live {
+	return a.visible == len(a.blocks) || a.finished() == a.parts || a.expired
+}
+
+// live reports whether a member still sends. It is called with a.mu held.
+func (a *assembly) live() bool {
+	for _, m := range a.members {
+		if !m.ended {
 			return true
 		}
-		wait = DefaultPartWait
-	}
-	if a.waiting == nil {
-		a.wait(wait)
 	}
 	return false
 }
 
-// wait gives senders that are missing some time, and as much again for as long
-// as others still send. Those that must keep their bytes until blocks are
-// durable come to a halt without the missing ones: they end with them. It is
-// called with a.mu held.
-func (a *assembly) wait(limit time.Duration) {
-	arrived := a.arrived.Load()
+// awaitParts starts the wait for senders that are missing, if any are. Those
+// that must keep their bytes until blocks are durable come to a halt without the
+// missing ones: they end with them. It is called with a.mu held.
+func (a *assembly) awaitParts() {
+	if !a.joined || a.expired || a.waiting != nil || len(a.members) == a.parts && a.live() {
+		return
+	}
+	limit := a.r.o.PartWait
+	switch {
+	case limit < 0 && !a.live():
+		a.expired = true
+		return
+	case limit < 0:
+		limit = DefaultPartWait
+	}
+	a.wait(limit, limit)
+}
+
+// wait lets the transfer expire when nothing has arrived for limit; left is how
+// long that takes at the least. It is called with a.mu held.
+func (a *assembly) wait(limit, left time.Duration) {
 	var timer *time.Timer
-	timer = time.AfterFunc(limit, func() {
+	timer = time.AfterFunc(left, func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
+		quiet := time.Since(a.started) - time.Duration(a.arrived.Load())
 		switch {
 		case a.waiting != timer: // somebody came
-		case a.arrived.Load() != arrived:
-			a.wait(limit)
+		case quiet < limit && a.live():
+			a.wait(limit, limit-quiet)
 		default:
 			a.expired = true
 			a.cond.Broadcast()
@@ -200,7 +214,10 @@ func (a *assembly) decide() {
 		}
 	}
 	v.Transfer, v.Total, v.Present, v.Blocks = a.id.String(), len(a.blocks), a.present, a.visible
-	v.Seconds = a.lastAt.Sub(a.started).Seconds()
+	v.Seconds = a.lastAt.Seconds()
+	if a.lastAt == 0 { // nothing became visible
+		v.Seconds = time.Duration(a.arrived.Load()).Seconds()
+	}
 	switch {
 	case v.Total == 0:
 		v.State, v.Reason = Skipped, "the plan has no blocks"
@@ -210,9 +227,23 @@ func (a *assembly) decide() {
 		v.State, v.Reason = Partial, "the receiver was stopped"
 	case a.failed != nil:
 		v.State, v.Reason = Partial, a.failed.Error()
-	case len(a.members) < a.parts:
-		v.State, v.Reason = Partial, fmt.Sprintf("%d of %d senders did not finish", a.parts-len(a.members), a.parts)
+	case a.finished() < a.parts:
+		v.State, v.Reason = Partial, a.unfinished()
 	default:
 		v.State, v.Reason = Partial, "the senders finished without sending every byte"
 	}
+}
+
+// unfinished says which senders did not finish. It is called with a.mu held.
+func (a *assembly) unfinished() string {
+	if a.parts == 1 {
+		return "the sender did not finish"
+	}
+	var parts []string
+	for p := range a.parts {
+		if m := a.members[p]; m == nil || !m.ended {
+			parts = append(parts, strconv.Itoa(p+1))
+		}
+	}
+	return fmt.Sprintf("of %d parts these did not finish: %s", a.parts, strings.Join(parts, ", "))
 }

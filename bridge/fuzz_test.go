@@ -1,19 +1,48 @@
-package bridge_test
+package bridge
 
 import (
+	"strings"
 	"testing"
-
-	"pdlink/bridge"
+	"unicode"
 )
 
-// FuzzVerdict feeds what a peer may send as a transfer's result.
+// FuzzVerdict feeds what a peer may send as a transfer's result. What is
+// accepted holds together and is fit for a terminal.
 func FuzzVerdict(f *testing.F) {
 	f.Add([]byte(`{"state":"complete","blocks":2,"total":2,"links":[{"link":"tcp","bytes":7}]}`))
 	f.Add([]byte(`{"state":"partial","reason":"x","blocks":1,"total":2}`))
+	f.Add([]byte(`{"state":"partial","reason":"\u001b[2J\u001b]0;x\u0007","blocks":-5}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		v, err := bridge.ParseVerdict(b)
-		if err == nil && v.String() == "" && v.State != "" {
-			t.Errorf("%q reads as nothing", b)
+		v, err := ParseVerdict(b)
+		if err != nil {
+			return
+		}
+		if v.Blocks < 0 || v.Blocks > v.Total || v.Total > MaxBlocks || v.Present > v.Blocks {
+			t.Errorf("%q reads as %+v", b, v)
+		}
+		text := v.String() + v.Transfer
+		for _, l := range v.Links {
+			text += l.Link
+		}
+		if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			t.Errorf("%q prints as %q", b, text)
+		}
+	})
+}
+
+// FuzzAnswer feeds what a peer may send when it admits a transfer.
+func FuzzAnswer(f *testing.F) {
+	f.Add([]byte(`{"blocks":4,"block_bytes":100,"present":[{"first":1,"count":2}]}`))
+	f.Add([]byte(`{"blocks":4,"block_bytes":100,"present":[{"first":4294967295,"count":4294967295}]}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		a, err := parseAnswer(b)
+		if err != nil {
+			return
+		}
+		for _, s := range a.Present {
+			if uint64(s.First)+uint64(s.Count) > uint64(a.Blocks) || a.Blocks > MaxBlocks {
+				t.Errorf("%q reads as %+v", b, a)
+			}
 		}
 	})
 }

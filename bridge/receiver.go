@@ -17,14 +17,18 @@ type Options struct {
 	Open Opener
 
 	// PartWait is how long an incomplete transfer stays open for senders that
-	// are missing or lost after the others finished, or after nothing more came
-	// from them. 0 means DefaultPartWait; negative: not at all once the others
-	// finished, else DefaultPartWait.
+	// are missing or lost, after the last frame of the others came. 0 means
+	// DefaultPartWait; negative: not at all once the others finished, else
+	// DefaultPartWait.
 	PartWait time.Duration
 
 	// OnVerdict is called once for each transfer that was admitted, from a
 	// goroutine of the receiver, before the senders hear of it.
 	OnVerdict func(Verdict)
+
+	// OnDecline is called for each offer that was refused, with the reason that
+	// the sender was told.
+	OnDecline func(r transport.Request, reason string)
 
 	// OnBlock is called after a block became visible, in chain order within a
 	// transfer, with the number of visible blocks and of blocks in the plan.
@@ -35,7 +39,7 @@ type Options struct {
 // into targets. It may be used concurrently.
 type Receiver struct {
 	o  Options
-	wg sync.WaitGroup // finishers and members
+	wg sync.WaitGroup // finishers
 
 	mu     sync.Mutex // guards live and closed
 	live   map[transport.ID]*assembly
@@ -101,6 +105,9 @@ func (r *Receiver) take(ctx context.Context, gone <-chan struct{}, facts transpo
 	if err != nil {
 		refused := &transport.RefusedError{Reason: err.Error()}
 		errors.As(err, &refused)
+		if r.o.OnDecline != nil {
+			r.o.OnDecline(req, refused.Reason)
+		}
 		offer.Refuse(refused.Code, refused.Reason) //nolint:errcheck // it fails when nobody is left to tell
 		return
 	}

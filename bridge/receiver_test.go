@@ -123,7 +123,7 @@ func TestLostSenderComesBack(t *testing.T) {
 func TestMissingPartEndsInAPrefix(t *testing.T) {
 	b := newBench(t, 3, 1000, func(_ *bench, o *bridge.Options, _ *session.Options) { o.PartWait = 50 * time.Millisecond })
 	v, err := b.open(b.dial(), 0, 2).Run(t.Context(), &pieces{size: 1000, list: append(whole(1000, 0), piece{1, 0, 400})})
-	if err != nil || v.String() != "partial 1/3: 1 of 2 senders did not finish" {
+	if err != nil || v.String() != "partial 1/3: of 2 parts these did not finish: 2" {
 		t.Fatalf("%q, %v", v, err)
 	}
 	b.check(1)
@@ -232,14 +232,25 @@ func TestStoreFaults(t *testing.T) {
 func TestCloseEndsTransfers(t *testing.T) {
 	b := newBench(t, 3, 1000, nil)
 	src := &pieces{size: 1000, list: append(whole(1000, 0), piece{1, 0, 10}), after: func(i int) error {
-		if i == 1 {
-			return b.receiver.Close()
+		if i < 1 {
+			return nil
 		}
-		return nil
+		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+			b.target.mu.Lock()
+			there := b.target.written[1].Bytes() == 10
+			b.target.mu.Unlock()
+			if there {
+				break
+			}
+		}
+		return b.receiver.Close()
 	}}
 	v, err := b.open(b.dial(), 0, 1).Run(t.Context(), src)
 	if err != nil || v.State != bridge.Partial || v.Reason != "the receiver was stopped" {
 		t.Fatalf("%+v, %v", v, err)
+	}
+	if v.Bytes != 1010 || len(v.Links) != 1 || v.Seconds <= 0 {
+		t.Errorf("what arrived before the stop is not counted: %+v", v)
 	}
 	if _, err := bridge.OpenSender(t.Context(), b.dial(), request(0, 1)); !errors.Is(err, transport.ErrRefused) {
 		t.Errorf("open after close: %v", err)
@@ -315,5 +326,110 @@ func TestCheckRing(t *testing.T) {
 	}
 	if err := bridge.CheckRing(202, 101); err != nil {
 		t.Error(err)
+	}
+}
+
+// raw sends one frame on an open transfer.
+func raw(t *testing.T, out transport.Outgoing, block uint32, off uint64, p []byte) {
+	t.Helper()
+	l, err := out.Lease(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Append(block, off, p)
+	if err := out.Send(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestNothingIsCalledDurableAfterAFault(t *testing.T) {
+	for _, op := range []string{"sync", "write"} {
+		b := newBench(t, 2, 1000, nil)
+		b.target.fail = func(o string, _ int) error {
+			if o == op {
+				return errors.New("i/o error")
+			}
+			return nil
+		}
+		out, err := b.dial().Open(t.Context(), request(0, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw(t, out, 0, 0, make([]byte, 100))
+		for range 2 {
+			if err := out.Flush(t.Context()); err == nil {
+				t.Errorf("a flush after a failed %s says that all is durable", op)
+			}
+		}
+		res, err := out.Finish(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v, err := bridge.ParseVerdict(res.Result); err != nil || v.State != bridge.Partial || v.Reason == "" {
+			t.Errorf("%+v, %v", v, err)
+		}
+	}
+}
+
+func TestBytesOfAnotherSenderAreDurableOnlyWhenWritten(t *testing.T) {
+	b := newBench(t, 1, 1000, nil)
+	entered, release := make(chan struct{}), make(chan struct{})
+	b.target.before = func(op string) {
+		if op == "write" {
+			close(entered)
+			<-release
+		}
+	}
+	first, err := b.dial().Open(t.Context(), request(0, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := b.dial().Open(t.Context(), request(1, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw(t, first, 0, 0, make([]byte, 500))
+	<-entered
+	raw(t, second, 0, 0, make([]byte, 500)) // taken already, and not written yet
+	flushed := make(chan error, 1)
+	go func() { flushed <- second.Flush(t.Context()) }()
+	select {
+	case err := <-flushed:
+		t.Errorf("flushed before the bytes were written: %v", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	close(release)
+	if err := <-flushed; err != nil {
+		t.Error(err)
+	}
+	first.Cancel("test")
+	second.Cancel("test")
+}
+
+func TestPartWaitCountsFromTheLastFrame(t *testing.T) {
+	const wait = 300 * time.Millisecond
+	b := newBench(t, 2, 1000, func(_ *bench, o *bridge.Options, _ *session.Options) { o.PartWait = wait })
+	begin := time.Now()
+	v, err := b.open(b.dial(), 0, 2).Run(t.Context(), &pieces{size: 1000, list: []piece{{0, 0, 500}}})
+	if err != nil || v.State != bridge.Partial || v.Seconds <= 0 {
+		t.Fatalf("%+v, %v", v, err)
+	}
+	if took := time.Since(begin); took < wait || took > 2*wait-50*time.Millisecond {
+		t.Errorf("waited %v for the other part, want about %v", took, wait)
+	}
+}
+
+func TestDeclinesAreTold(t *testing.T) {
+	told := make(chan string, 4)
+	b := newBench(t, 2, 1000, func(_ *bench, o *bridge.Options, _ *session.Options) {
+		o.OnDecline = func(r transport.Request, reason string) { told <- r.Kind + ": " + reason }
+	})
+	req := request(0, 1)
+	req.Kind = "x"
+	if _, err := bridge.OpenSender(t.Context(), b.dial(), req); !errors.Is(err, transport.ErrRefused) {
+		t.Fatal(err)
+	}
+	if got := <-told; got != `x: kind "x"` {
+		t.Errorf("told %q", got)
 	}
 }

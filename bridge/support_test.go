@@ -31,6 +31,7 @@ type recorder struct {
 	closed    bool
 	faults    []string
 	fail      func(op string, block int) error
+	before    func(op string) // called without the lock
 }
 
 func newRecorder(blocks int, size int64) *recorder {
@@ -52,6 +53,9 @@ func (r *recorder) begin(op string, block int) error {
 }
 
 func (r *recorder) Write(block int, off int64, p []byte) error {
+	if r.before != nil {
+		r.before("write")
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.begin("write", block); err != nil {

@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"unicode"
+
+	"pdlink/transport"
 )
 
 // State is the first word of a verdict.
@@ -34,7 +37,7 @@ type Verdict struct {
 	Present  int       `json:"present"`          // of Blocks, visible before the transfer
 	Bytes    uint64    `json:"bytes"`            // payload bytes received
 	Bad      uint64    `json:"bad,omitempty"`    // pieces whose checksum did not match
-	Seconds  float64   `json:"seconds"`          // from the first open to the last block visible
+	Seconds  float64   `json:"seconds"`          // from the first open to the last block visible, or frame if none became so
 	Links    []LinkUse `json:"links,omitempty"`
 }
 
@@ -66,7 +69,30 @@ func ParseVerdict(b []byte) (Verdict, error) {
 	if err := json.Unmarshal(b, &v); err != nil {
 		return v, fmt.Errorf("%w: verdict of the receiver: %w", ErrAnswer, err)
 	}
+	known := v.State == Complete || v.State == Partial || v.State == Skipped || v.State == Declined
+	if !known || v.Present < 0 || v.Blocks < v.Present || v.Total < v.Blocks || v.Total > MaxBlocks ||
+		v.Seconds < 0 || len(v.Links) > transport.MaxParts || (v.State == Complete && v.Blocks != v.Total) {
+		return Verdict{}, fmt.Errorf("%w: verdict of the receiver contradicts itself", ErrAnswer)
+	}
+	v.Transfer, v.Reason = printable(v.Transfer), printable(v.Reason)
+	for i := range v.Links {
+		v.Links[i].Link = printable(v.Links[i].Link)
+	}
 	return v, nil
+}
+
+// printable makes a peer's text fit for a terminal: one line, no control
+// characters, at most transport.MaxReason bytes.
+func printable(s string) string {
+	if len(s) > transport.MaxReason {
+		s = s[:transport.MaxReason]
+	}
+	return strings.Map(func(r rune) rune {
+		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
 }
 
 // addLink sums up bytes by link.
@@ -103,6 +129,9 @@ func parseAnswer(b []byte) (Answer, error) {
 	}
 	if a.Blocks < 0 || a.Blocks > MaxBlocks || a.BlockBytes < 0 {
 		return a, fmt.Errorf("%w: %d blocks of %d bytes", ErrAnswer, a.Blocks, a.BlockBytes)
+	}
+	if len(a.Present) > MaxBlocks {
+		return a, fmt.Errorf("%w: %d runs of present blocks", ErrAnswer, len(a.Present))
 	}
 	for _, s := range a.Present {
 		if uint64(s.First)+uint64(s.Count) > uint64(a.Blocks) {
