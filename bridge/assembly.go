@@ -42,6 +42,7 @@ type block struct {
 type member struct {
 	part  int
 	facts transport.Facts
+	heard atomic.Int64 // when its last frame came, in ns from assembly.started
 
 	// Guarded by assembly.mu.
 	in      transport.Incoming // nil until admitted
@@ -65,29 +66,34 @@ type assembly struct {
 	size    int64 // bytes of a block
 	ordered bool
 	answer  []byte
-	blocks  []block
-	present int // blocks that were visible at the start
+
+	isVisible func(block int) bool // see Opened.Visible
+	blocks    []block
+	present   int // blocks that were visible at the start
 
 	// stopped is set before the target closes; with a block's io lock it
 	// keeps late writers away from it.
 	stopped atomic.Bool
 
+	full    atomic.Bool  // the target took no further block
 	arrived atomic.Int64 // when the last frame arrived, in ns from started
 
-	mu      sync.Mutex // guards the rest
-	cond    sync.Cond
-	members map[int]*member // by part: live or finished
-	sealing int             // Target.Seal calls that run
-	visible int             // contiguous prefix of published blocks
-	lastAt  time.Duration   // when the last block became visible, from started; 0: none did
-	failed  error           // the first failure; no more bytes are worth sending
-	broken  bool            // no further block can become visible
-	waiting *time.Timer     // runs while a sender is missing
-	expired bool            // it ran out
-	joined  bool            // somebody was a member
-	over    bool            // nobody can join any more
-	decided bool            // verdict is final; done is closed soon
-	verdict Verdict
+	mu       sync.Mutex // guards the rest
+	cond     sync.Cond
+	members  map[int]*member // by part: live or finished
+	sealing  int             // Target.Seal calls that run
+	visible  int             // contiguous prefix of published blocks
+	lastAt   time.Duration   // when the last block became visible, from started; 0: none did
+	failed   error           // the first failure; no more bytes are worth sending
+	broken   bool            // no further block can become visible
+	timer    *time.Timer     // wakes the finisher when patience may be at its end
+	expired  bool            // it is
+	joined   bool            // somebody was a member
+	joinedAt time.Duration   // the last who became one, from started
+	admitted bool            // a sender was told that it may send
+	over     bool            // nobody can join any more
+	decided  bool            // verdict is final; done is closed soon
+	verdict  Verdict
 }
 
 func newAssembly(r *Receiver, req transport.Request, digest [sha256.Size]byte) *assembly {
@@ -96,6 +102,11 @@ func newAssembly(r *Receiver, req transport.Request, digest [sha256.Size]byte) *
 		done: make(chan struct{}), members: make(map[int]*member),
 	}
 	a.cond.L = &a.mu
+	a.timer = time.AfterFunc(time.Hour, func() { // the finisher sets the time
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.cond.Broadcast()
+	})
 	return a
 }
 
@@ -112,7 +123,7 @@ func (a *assembly) open(req transport.Request) {
 			o.Target.Close())
 		return
 	}
-	a.target, a.size, a.ordered = o.Target, o.BlockBytes, o.Ordered
+	a.target, a.size, a.ordered, a.isVisible = o.Target, o.BlockBytes, o.Ordered, o.Visible
 	a.blocks = make([]block, o.Blocks)
 	for i, p := range o.Present {
 		if p {
@@ -140,17 +151,31 @@ func (a *assembly) join(req transport.Request, digest [sha256.Size]byte, facts t
 		return refuse(transport.RefuseOther, "another sender of this transfer has a different plan")
 	case parts != a.parts:
 		return refuse(transport.RefuseOther, "%d parts, but another sender of this transfer said %d", parts, a.parts)
-	case a.members[req.Part] != nil && !a.members[req.Part].gone:
+	case !a.replaceable(req.Part):
 		return refuse(transport.RefuseDuplicate, "part %d of %d is being sent already", req.Part+1, a.parts)
 	}
 	m := &member{part: req.Part, facts: facts}
+	m.heard.Store(int64(time.Since(a.started)))
 	a.members[req.Part] = m
-	a.joined, a.expired = true, false
-	if a.waiting != nil {
-		a.waiting.Stop()
-		a.waiting = nil
-	}
+	a.joined, a.joinedAt = true, time.Since(a.started)
+	a.cond.Broadcast()
 	return m, nil
+}
+
+// replaceable reports whether a part may be opened again: nobody sends it, its
+// sender is gone, or has been silent for so long that its host may be. It is
+// called with a.mu held.
+func (a *assembly) replaceable(part int) bool {
+	m := a.members[part]
+	if m == nil || m.gone {
+		return true
+	}
+	silent := time.Since(a.started) - time.Duration(m.heard.Load())
+	if m.ended || m.in == nil || silent < silentAfter {
+		return false
+	}
+	m.in.Cancel("another connection sends this part now")
+	return true
 }
 
 // leave records that a member sends no more: it finished in order, or was lost
@@ -178,29 +203,4 @@ func (a *assembly) fail(err error) {
 	}
 	a.broken = a.broken || errors.Is(err, ErrClosed) // then there is no time for blocks that are whole
 	a.cond.Broadcast()
-}
-
-// finished is how many parts their senders finished in order. It is called with
-// a.mu held.
-func (a *assembly) finished() int {
-	n := 0
-	for _, m := range a.members {
-		if m.ended {
-			n++
-		}
-	}
-	return n
-}
-
-// count adds what a member received to the verdict, once. It is called with
-// a.mu held.
-func (a *assembly) count(m *member) {
-	if m.counted {
-		return
-	}
-	m.counted = true
-	s := m.in.Stats()
-	a.verdict.Bytes += s.Bytes
-	a.verdict.Bad += s.BadPiece
-	a.verdict.addLink(LinkUse{Link: m.facts.Link, Sealed: m.facts.Sealed, Bytes: s.Bytes})
 }

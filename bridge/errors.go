@@ -28,6 +28,9 @@ var (
 	// ErrStore wraps a failure of the target.
 	ErrStore = errors.New("bridge: store failed")
 
+	// ErrFull is returned by Target.Write when too many blocks are open.
+	ErrFull = errors.New("bridge: too many open blocks")
+
 	// ErrIncomplete is returned by Sender.Run when pieces still did not arrive
 	// after MaxPasses passes, or no slot is left to send them again.
 	ErrIncomplete = errors.New("bridge: pieces did not arrive")

@@ -1,10 +1,7 @@
 package bridge
 
 import (
-	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
 )
 
@@ -13,7 +10,7 @@ import (
 func (a *assembly) finisher() {
 	a.mu.Lock()
 	for {
-		a.awaitParts()
+		a.awaitSenders()
 		if a.isOver() {
 			break
 		}
@@ -25,10 +22,7 @@ func (a *assembly) finisher() {
 		a.cond.Wait()
 	}
 	a.over = true
-	if a.waiting != nil {
-		a.waiting.Stop()
-		a.waiting = nil
-	}
+	a.timer.Stop()
 	a.mu.Unlock()
 	a.stopWrites()
 	err := a.target.Close()
@@ -38,10 +32,10 @@ func (a *assembly) finisher() {
 	}
 	a.decide()
 	a.decided = true
-	v := a.verdict
+	v, tell := a.verdict, a.admitted && a.r.o.OnVerdict != nil
 	a.mu.Unlock()
 	a.r.forget(a)
-	if a.r.o.OnVerdict != nil {
+	if tell {
 		a.r.o.OnVerdict(v)
 	}
 	close(a.done)
@@ -128,74 +122,6 @@ func (a *assembly) advance() {
 	}
 }
 
-// isOver reports whether nothing more will come of the transfer. It is called
-// with a.mu held.
-func (a *assembly) isOver() bool {
-	if a.sealing > 0 {
-		return false
-	}
-	whole := a.visible < len(a.blocks) && a.blocks[a.visible].stage != stageOpen // it can still be sealed and published
-	switch {
-	case a.broken:
-		return true
-	case a.failed != nil:
-		return !whole
-	case !a.joined || whole:
-		return false
-	case a.live() && (a.visible == len(a.blocks) || len(a.members) == a.parts):
-		return false
-	}
-	return a.visible == len(a.blocks) || a.finished() == a.parts || a.expired
-}
-
-// live reports whether a member still sends. It is called with a.mu held.
-func (a *assembly) live() bool {
-	for _, m := range a.members {
-		if !m.ended {
-			return true
-		}
-	}
-	return false
-}
-
-// awaitParts starts the wait for senders that are missing, if any are. Those
-// that must keep their bytes until blocks are durable come to a halt without the
-// missing ones: they end with them. It is called with a.mu held.
-func (a *assembly) awaitParts() {
-	if !a.joined || a.expired || a.waiting != nil || len(a.members) == a.parts && a.live() {
-		return
-	}
-	limit := a.r.o.PartWait
-	switch {
-	case limit < 0 && !a.live():
-		a.expired = true
-		return
-	case limit < 0:
-		limit = DefaultPartWait
-	}
-	a.wait(limit, limit)
-}
-
-// wait lets the transfer expire when nothing has arrived for limit; left is how
-// long that takes at the least. It is called with a.mu held.
-func (a *assembly) wait(limit, left time.Duration) {
-	var timer *time.Timer
-	timer = time.AfterFunc(left, func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		quiet := time.Since(a.started) - time.Duration(a.arrived.Load())
-		switch {
-		case a.waiting != timer: // somebody came
-		case quiet < limit && a.live():
-			a.wait(limit, limit-quiet)
-		default:
-			a.expired = true
-			a.cond.Broadcast()
-		}
-	})
-	a.waiting = timer
-}
-
 // stopWrites returns when no member writes to the target any more.
 func (a *assembly) stopWrites() {
 	a.stopped.Store(true)
@@ -203,47 +129,4 @@ func (a *assembly) stopWrites() {
 		a.blocks[i].io.Lock()
 		a.blocks[i].io.Unlock() //nolint:staticcheck // empty on purpose: it waits for the holders
 	}
-}
-
-// decide fixes the verdict. It is called with a.mu held.
-func (a *assembly) decide() {
-	v := &a.verdict
-	for _, m := range a.members {
-		if m.in != nil {
-			a.count(m)
-		}
-	}
-	v.Transfer, v.Total, v.Present, v.Blocks = a.id.String(), len(a.blocks), a.present, a.visible
-	v.Seconds = a.lastAt.Seconds()
-	if a.lastAt == 0 { // nothing became visible
-		v.Seconds = time.Duration(a.arrived.Load()).Seconds()
-	}
-	switch {
-	case v.Total == 0:
-		v.State, v.Reason = Skipped, "the plan has no blocks"
-	case v.Blocks == v.Total:
-		v.State = Complete
-	case errors.Is(a.failed, ErrClosed):
-		v.State, v.Reason = Partial, "the receiver was stopped"
-	case a.failed != nil:
-		v.State, v.Reason = Partial, a.failed.Error()
-	case a.finished() < a.parts:
-		v.State, v.Reason = Partial, a.unfinished()
-	default:
-		v.State, v.Reason = Partial, "the senders finished without sending every byte"
-	}
-}
-
-// unfinished says which senders did not finish. It is called with a.mu held.
-func (a *assembly) unfinished() string {
-	if a.parts == 1 {
-		return "the sender did not finish"
-	}
-	var parts []string
-	for p := range a.parts {
-		if m := a.members[p]; m == nil || !m.ended {
-			parts = append(parts, strconv.Itoa(p+1))
-		}
-	}
-	return fmt.Sprintf("of %d parts these did not finish: %s", a.parts, strings.Join(parts, ", "))
 }

@@ -16,7 +16,7 @@ import (
 // it may come again: it does not know.
 func (a *assembly) serve(ctx context.Context, gone <-chan struct{}, m *member, in transport.Incoming) {
 	a.mu.Lock()
-	m.in = in
+	m.in, a.admitted = in, true
 	a.mu.Unlock()
 	stop := make(chan struct{})
 	var end sync.WaitGroup
@@ -27,11 +27,11 @@ func (a *assembly) serve(ctx context.Context, gone <-chan struct{}, m *member, i
 		}
 		select {
 		case <-a.done:
-			in.Finish(a.verdict.encode()) //nolint:errcheck // a sender that is gone needs no verdict
+			finish(in, a.verdict)
 		default:
 		}
 	})
-	err := a.receive(ctx, in)
+	err := a.receive(ctx, m)
 	a.leave(m, errors.Is(err, io.EOF))
 	if errors.Is(err, io.EOF) || errors.Is(err, errFailed) {
 		select {
@@ -47,10 +47,24 @@ func (a *assembly) serve(ctx context.Context, gone <-chan struct{}, m *member, i
 	end.Wait()
 }
 
+// finish gives a sender its verdict: whole, or where the sender takes less, what
+// counts of it. A sender that is gone needs none.
+func finish(in transport.Incoming, v Verdict) {
+	err := in.Finish(v.encode())
+	if errors.Is(err, transport.ErrTooLarge) {
+		v.Reason, v.Links = "", nil
+		err = in.Finish(v.encode())
+	}
+	if errors.Is(err, transport.ErrTooLarge) {
+		in.Cancel(v.String())
+	}
+}
+
 // receive is a member's loop. It returns io.EOF when the sender finished, and
 // errFailed when the transfer cannot go on: its marks are then left to the
 // verdict, since nothing may be called durable any more.
-func (a *assembly) receive(ctx context.Context, in transport.Incoming) error {
+func (a *assembly) receive(ctx context.Context, m *member) error {
+	in := m.in
 	for {
 		d, err := in.Recv(ctx)
 		if err != nil {
@@ -66,7 +80,9 @@ func (a *assembly) receive(ctx context.Context, in transport.Incoming) error {
 			}
 			continue
 		}
-		a.arrived.Store(int64(time.Since(a.started)))
+		now := int64(time.Since(a.started))
+		a.arrived.Store(now)
+		m.heard.Store(now)
 		err = a.frame(in, d)
 		d.Release()
 		switch {
@@ -114,18 +130,24 @@ func (a *assembly) piece(index int, b *block, p transport.Piece, data []byte) er
 	whole := transport.Range{Begin: p.Offset, End: p.End()}
 	var todo [1]transport.Range // nearly always the piece as it is
 	list := todo[:0]
-	b.cov.Uncovered(whole, func(r transport.Range) { list = append(list, r) })
+	for r := range b.cov.Uncovered(whole) {
+		list = append(list, r)
+	}
 	b.cov.Add(whole)
+	scattered := len(b.cov.Ranges()) > maxRanges
 	b.dirty.Store(true) // before anybody can find the range taken, see block.io
 	b.mu.Unlock()
 	for _, r := range list {
-		if err = a.target.Write(index, int64(r.Begin), data[r.Begin-p.Offset:r.End-p.Offset]); err != nil {
+		if err = a.write(index, int64(r.Begin), data[r.Begin-p.Offset:r.End-p.Offset]); err != nil {
 			err = fmt.Errorf("%w: write block %d at %d: %w", ErrStore, index, r.Begin, err)
 			break
 		}
 		fresh += int64(r.End - r.Begin)
 	}
 	b.io.RUnlock()
+	if err == nil && scattered {
+		err = fmt.Errorf("%w: block %d arrives in more than %d separate ranges", ErrPlan, index, maxRanges)
+	}
 	if err == nil && fresh > 0 && b.written.Add(fresh) == a.size {
 		a.mu.Lock()
 		b.stage = stageWhole
@@ -133,6 +155,22 @@ func (a *assembly) piece(index int, b *block, p transport.Piece, data []byte) er
 		a.mu.Unlock()
 	}
 	return err
+}
+
+// write hands bytes to the target. While that takes no further block it waits:
+// the frame is not released, so the sender waits too.
+func (a *assembly) write(index int, off int64, p []byte) error {
+	for {
+		err := a.target.Write(index, off, p)
+		if !errors.Is(err, ErrFull) {
+			return err
+		}
+		a.full.Store(true)
+		time.Sleep(fullPoll)
+		if a.stopped.Load() {
+			return nil // the transfer is over, the next Recv says so
+		}
+	}
 }
 
 // sync makes durable what was written of blocks that are not sealed. It fails

@@ -19,6 +19,29 @@ const (
 	// for a minute on a host that is gone.
 	DefaultPartWait = 10 * time.Second
 
+	// DefaultIdleWait is how long a transfer may be without a frame while all
+	// its senders are there. An engine that queues a long prompt behind
+	// others is silent for a minute; a host that hangs is silent for ever.
+	DefaultIdleWait = 2 * time.Minute
+
+	// silentAfter is how long a sender must have been silent before another
+	// connection may take its part over: longer than a link needs to notice
+	// that a peer is gone.
+	silentAfter = 8 * time.Second
+
+	// maxLive is how many transfers a receiver has at a time. Each holds its
+	// plan in memory.
+	maxLive = 256
+
+	// maxRanges bounds the separate ranges of one block, whose map costs
+	// memory and time. Layers of a chunk that arrive in order make a range
+	// each; tensor-parallel heads of plain KV one for each head and layer.
+	maxRanges = 1 << 14
+
+	// fullPoll is how often a write is tried again while the target takes no
+	// further block: half of what sealing one takes.
+	fullPoll = 4 * time.Millisecond
+
 	// sealers is how many blocks of one transfer are sealed at a time. An
 	// engine's chunk completes about four blocks with its last layer; their
 	// data syncs overlap in the device.

@@ -22,6 +22,10 @@ type Options struct {
 	// DefaultPartWait.
 	PartWait time.Duration
 
+	// IdleWait is how long a transfer stays open without a frame while all its
+	// senders are there. 0 means DefaultIdleWait.
+	IdleWait time.Duration
+
 	// OnVerdict is called once for each transfer that was admitted, from a
 	// goroutine of the receiver, before the senders hear of it.
 	OnVerdict func(Verdict)
@@ -50,6 +54,9 @@ type Receiver struct {
 func NewReceiver(o Options) *Receiver {
 	if o.PartWait == 0 {
 		o.PartWait = DefaultPartWait
+	}
+	if o.IdleWait <= 0 {
+		o.IdleWait = DefaultIdleWait
 	}
 	return &Receiver{o: o, live: make(map[transport.ID]*assembly)}
 }
@@ -113,6 +120,7 @@ func (r *Receiver) take(ctx context.Context, gone <-chan struct{}, facts transpo
 	}
 	in, err := offer.Admit(a.answer)
 	if err != nil {
+		offer.Refuse(transport.RefuseOther, err.Error()) //nolint:errcheck // it took effect unless Admit had
 		a.leave(m, false)
 		return
 	}
@@ -129,6 +137,12 @@ func (r *Receiver) join(req transport.Request, facts transport.Facts) (*assembly
 		return nil, nil, ErrClosed
 	}
 	a := r.live[req.ID]
+	if a == nil && len(r.live) >= maxLive {
+		r.mu.Unlock()
+		return nil, nil, &transport.RefusedError{
+			Transfer: req.ID, Code: transport.RefuseBusy, Reason: fmt.Sprintf("%d transfers are being received", maxLive),
+		}
+	}
 	if a == nil {
 		a = newAssembly(r, req, digest)
 		r.live[req.ID] = a

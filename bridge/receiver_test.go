@@ -106,7 +106,7 @@ func TestLostSenderComesBack(t *testing.T) {
 	}
 	var s *bridge.Sender
 	for deadline := time.Now().Add(10 * time.Second); ; { // until the loss is noticed the part is a duplicate
-		if s, err = bridge.OpenSender(t.Context(), b.dial(), request(0, 1)); err == nil {
+		if s, err = bridge.OpenSender(t.Context(), b.dial(), request(0, 1), b.shape()); err == nil {
 			break
 		}
 		if !errors.Is(err, transport.ErrDuplicate) || time.Now().After(deadline) {
@@ -144,7 +144,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		req := request(0, 2)
 		c.change(&req)
-		if _, err := bridge.OpenSender(t.Context(), b.dial(), req); !errors.Is(err, c.want) {
+		if _, err := bridge.OpenSender(t.Context(), b.dial(), req, b.shape()); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 	}
@@ -252,7 +252,7 @@ func TestCloseEndsTransfers(t *testing.T) {
 	if v.Bytes != 1010 || len(v.Links) != 1 || v.Seconds <= 0 {
 		t.Errorf("what arrived before the stop is not counted: %+v", v)
 	}
-	if _, err := bridge.OpenSender(t.Context(), b.dial(), request(0, 1)); !errors.Is(err, transport.ErrRefused) {
+	if _, err := bridge.OpenSender(t.Context(), b.dial(), request(0, 1), b.shape()); !errors.Is(err, transport.ErrRefused) {
 		t.Errorf("open after close: %v", err)
 	}
 }
@@ -426,10 +426,19 @@ func TestDeclinesAreTold(t *testing.T) {
 	})
 	req := request(0, 1)
 	req.Kind = "x"
-	if _, err := bridge.OpenSender(t.Context(), b.dial(), req); !errors.Is(err, transport.ErrRefused) {
+	if _, err := bridge.OpenSender(t.Context(), b.dial(), req, b.shape()); !errors.Is(err, transport.ErrRefused) {
 		t.Fatal(err)
 	}
 	if got := <-told; got != `x: kind "x"` {
 		t.Errorf("told %q", got)
+	}
+}
+
+func TestAnotherShapeIsNotAnswered(t *testing.T) {
+	b := newBench(t, 2, 1000, nil)
+	for _, shape := range []bridge.Shape{{3, 1000}, {2, 999}, {}} {
+		if _, err := bridge.OpenSender(t.Context(), b.dial(), request(0, 1), shape); !errors.Is(err, bridge.ErrAnswer) {
+			t.Errorf("%+v: %v", shape, err)
+		}
 	}
 }

@@ -44,14 +44,25 @@ type Source interface {
 	Run(ctx context.Context, to Sink) error
 }
 
-// OpenSender opens a transfer on conn.
-func OpenSender(ctx context.Context, conn transport.Conn, req transport.Request) (*Sender, error) {
+// Shape is what a plan says about the blocks of a transfer.
+type Shape struct {
+	Blocks     int
+	BlockBytes int64 // bytes of each block's data
+}
+
+// OpenSender opens a transfer on conn. A receiver whose answer does not have the
+// shape of the sender's plan has understood another plan: ErrAnswer.
+func OpenSender(ctx context.Context, conn transport.Conn, req transport.Request, shape Shape) (*Sender, error) {
 	out, err := conn.Open(ctx, req)
 	if err != nil {
 		return nil, fmt.Errorf("open transfer: %w", err)
 	}
 	s := &Sender{out: out, keeps: !req.Replayable}
-	if s.answer, err = parseAnswer(out.Answer()); err != nil {
+	if s.answer, err = parseAnswer(out.Answer()); err == nil && (Shape{s.answer.Blocks, s.answer.BlockBytes} != shape) {
+		err = fmt.Errorf("%w: the receiver expects %d blocks of %d bytes, the plan has %d of %d",
+			ErrAnswer, s.answer.Blocks, s.answer.BlockBytes, shape.Blocks, shape.BlockBytes)
+	}
+	if err != nil {
 		out.Cancel("answer not understood")
 		return nil, err
 	}
@@ -167,7 +178,7 @@ func (s *Sender) Run(ctx context.Context, src Source) (Verdict, error) {
 		}
 		var out transport.Outcome
 		if out, err = s.out.Finish(ctx); err == nil {
-			return ParseVerdict(out.Result)
+			return s.verdict(out.Result)
 		}
 		var missing *transport.MissingError
 		if !errors.As(err, &missing) {
@@ -178,6 +189,15 @@ func (s *Sender) Run(ctx context.Context, src Source) (Verdict, error) {
 	}
 	s.Abort(err.Error())
 	return Verdict{}, err
+}
+
+// verdict reads the receiver's verdict and holds it against the plan.
+func (s *Sender) verdict(result []byte) (Verdict, error) {
+	v, err := ParseVerdict(result)
+	if err == nil && v.Total != s.answer.Blocks {
+		err = fmt.Errorf("%w: the verdict is about %d blocks, the plan has %d", ErrAnswer, v.Total, s.answer.Blocks)
+	}
+	return v, err
 }
 
 func (s *Sender) pass(ctx context.Context, src Source) error {

@@ -32,6 +32,7 @@ type recorder struct {
 	faults    []string
 	fail      func(op string, block int) error
 	before    func(op string) // called without the lock
+	room      int             // blocks that may be open, 0: any number
 }
 
 func newRecorder(blocks int, size int64) *recorder {
@@ -60,6 +61,15 @@ func (r *recorder) Write(block int, off int64, p []byte) error {
 	defer r.mu.Unlock()
 	if err := r.begin("write", block); err != nil {
 		return err
+	}
+	open := 0
+	for i := range r.written {
+		if r.written[i].Bytes() > 0 && !slices.Contains(r.published, i) {
+			open++
+		}
+	}
+	if r.room > 0 && open >= r.room && r.written[block].Bytes() == 0 {
+		return fmt.Errorf("%w: %d", bridge.ErrFull, open)
 	}
 	if n := r.written[block].Add(transport.Range{Begin: uint64(off), End: uint64(off) + uint64(len(p))}); n != uint64(len(p)) {
 		r.faults = append(r.faults, fmt.Sprintf("block %d: %d bytes at %d written twice", block, len(p)-int(n), off))
@@ -125,6 +135,7 @@ type bench struct {
 	receiver *bridge.Receiver
 	target   *recorder
 	present  []bool
+	visible  func(int) bool
 	ordered  bool
 	verdicts chan bridge.Verdict
 	blocks   int
@@ -142,7 +153,7 @@ func newBench(t *testing.T, blocks int, size int64, set func(*bench, *bridge.Opt
 			if kind != "test" {
 				return bridge.Opened{}, fmt.Errorf("kind %q", kind)
 			}
-			return bridge.Opened{Target: b.target, Blocks: blocks, BlockBytes: size, Present: b.present, Ordered: b.ordered}, nil
+			return bridge.Opened{Target: b.target, Blocks: blocks, BlockBytes: size, Present: b.present, Ordered: b.ordered, Visible: b.visible}, nil
 		},
 	}
 	if set != nil {
@@ -192,12 +203,14 @@ func (b *bench) dial() transport.Conn {
 
 func (b *bench) open(conn transport.Conn, part, parts int) *bridge.Sender {
 	b.t.Helper()
-	s, err := bridge.OpenSender(b.t.Context(), conn, request(part, parts))
+	s, err := bridge.OpenSender(b.t.Context(), conn, request(part, parts), b.shape())
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	return s
 }
+
+func (b *bench) shape() bridge.Shape { return bridge.Shape{Blocks: b.blocks, BlockBytes: b.size} }
 
 func request(part, parts int) transport.Request {
 	return transport.Request{ID: transport.ID{1}, Kind: "test", Part: part, Parts: parts, Replayable: true, Meta: []byte("plan")}

@@ -5,7 +5,9 @@ package bridge
 // also for different ranges of one block; Publish is called for one block at a
 // time, in chain order; Close is called once, after everything else returned.
 type Target interface {
-	// Write stores bytes of a block's data, a range at most once.
+	// Write stores bytes of a block's data, a range at most once. An error
+	// that Is ErrFull says that nothing was stored because too many blocks
+	// are open: it may be called again once one of them is published.
 	Write(block int, off int64, p []byte) error
 
 	// Sync makes durable what was written of a block that is not sealed yet.
@@ -30,6 +32,9 @@ type Opened struct {
 	Present    []bool // blocks that are visible already, len Blocks (nil: none)
 	// Ordered says that a block can be sealed only after the block before it.
 	Ordered bool
+	// Visible reports whether a block of the prefix is still there when the
+	// transfer ends; it is asked once for each. Nil: it is.
+	Visible func(block int) bool
 }
 
 // Opener checks a transfer's kind and plan and opens its target. Its error is

@@ -38,7 +38,7 @@ func BenchmarkStore(b *testing.B) {
 		p := Plan{Spec: spec}
 		for range blocks {
 			serial++
-			p.Hashes = append(p.Hashes, ChainHash("m", nil, []uint32{serial}, nil))
+			p.Hashes = append(p.Hashes, chainHash("m", nil, []uint32{serial}, nil))
 		}
 		raw += rawWrite(b, filepath.Join(dir, "raw"), wire, blocks)
 		j := mustBegin(b, s, p)

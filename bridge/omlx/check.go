@@ -3,6 +3,7 @@ package omlx
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -110,7 +111,7 @@ func checkKeys(f *findings, b *Block) {
 	}
 	known := []string{keyFormat, keyHash, keyTokens, keyLayers, keyModel, keyBlockSize, keySignature, keyPayload,
 		keyCreated, keyTypes, keyMetas, keyParent, keyTail}
-	for key := range b.Meta {
+	for _, key := range slices.Sorted(maps.Keys(b.Meta)) {
 		if !strings.HasPrefix(key, "layer_") && !slices.Contains(known, key) {
 			f.warn("metadata", "unknown key %s", key)
 		}
@@ -171,21 +172,34 @@ func checkSignature(f *findings, b *Block) {
 	}
 }
 
-// checkSubtypes compares the listed members of composite layers with those stored.
+// checkSubtypes compares the listed members of composite layers with those stored,
+// both ways: a decoder compares the whole list with its model's.
 func checkSubtypes(f *findings, b *Block, got map[string][]string) {
-	for key, members := range got {
+	for _, key := range slices.Sorted(maps.Keys(got)) {
 		i, err := strconv.Atoi(key)
-		if err != nil || i < 0 || i >= len(b.Layers) {
+		switch {
+		case err != nil || i < 0 || i >= len(b.Layers) || strconv.Itoa(i) != key:
 			f.fail("signature", "subtypes of layer %q, which does not exist", key)
-			continue
+		case !isComposite(&b.Layers[i]):
+			f.fail("signature", "subtypes of layer %d, which is %s and has no members", i, b.Layers[i].Type)
 		}
+	}
+	for i := range b.Layers {
 		l := &b.Layers[i]
-		if l.Placeholder {
+		if !isComposite(l) || l.Placeholder {
 			continue
 		}
-		want := make([]string, 0, len(l.States))
+		want, whole := make([]string, 0, len(l.States)), false
 		for j := range l.States {
 			want = append(want, descriptor(&l.States[j]))
+			whole = whole || isWhole(l.States[j].Class)
+		}
+		members, listed := got[strconv.Itoa(i)]
+		if !listed {
+			if whole {
+				f.fail("signature", "layer %d is not in the subtypes, stored are %v", i, want)
+			}
+			continue
 		}
 		if n := len(members); n > 0 && members[n-1] == "@pm" {
 			members = members[:n-1]
@@ -194,6 +208,18 @@ func checkSubtypes(f *findings, b *Block, got map[string][]string) {
 			f.fail("signature", "layer %d has subtypes %v, stored are %v", i, members, want)
 		}
 	}
+}
+
+// isComposite reports a layer of several cache objects.
+func isComposite(l *BlockLayer) bool {
+	class, _ := canonical(l.Type)
+	return class == classList
+}
+
+// isWhole reports cache classes whose state cannot be cut at a token. Signatures
+// list the composite layers that have such a member; others may be left out.
+func isWhole(class string) bool {
+	return class == classRotating || class == classPool || class == "ArraysCache"
 }
 
 // descriptor names a member with its logical number of elements.

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
-	"slices"
 
 	"pdlink/kernels/safetensors"
 )
@@ -19,20 +18,9 @@ func checkLayout(f *findings, b *Block, l *Layout) {
 		f.fail("layout", "ends at token %d: not at a block's end", b.End)
 		return
 	}
-	for _, kv := range l.metadata(k, b.Hash, "0.0") {
-		if v, ok := b.Meta[kv.Key]; kv.Key != keyCreated && (!ok || v != kv.Value) {
-			f.fail("layout", "metadata %s is %.200q, want %.200q", kv.Key, v, kv.Value)
-		}
-	}
-	want := l.Tensors(k)
-	if len(want) != len(b.Tensors) {
-		f.fail("layout", "%d tensors, want %d", len(b.Tensors), len(want))
-		return
-	}
-	for i := range want {
-		w, g := &want[i], &b.Tensors[i]
-		if w.Name != g.Name || w.DType != g.DType || !slices.Equal(w.Shape, g.Shape) {
-			f.fail("layout", "tensor %d is %s %s %v, want %s %s %v", i, g.Name, g.DType, g.Shape, w.Name, w.DType, w.Shape)
+	for _, d := range differences(l.Tensors(k), l.metadata(k, b.Hash, "0.0"), b.Tensors, b.Meta) {
+		if !d.Warn { // checkKeys has its own words for the others
+			f.fail("layout", "%s", d.Detail)
 		}
 	}
 }

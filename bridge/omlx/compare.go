@@ -11,7 +11,8 @@ import (
 // Diff says how two block files differ.
 type Diff struct {
 	// Header holds the differences of the headers, the time of writing and the
-	// padding apart; empty if there are none.
+	// padding apart: what the second file has, and what the first has instead.
+	// Empty if there are none.
 	Header []string
 	// Tensor is the first tensor, in the first file, whose bytes differ, and
 	// Offset the first differing byte in the data region; empty and -1 if none do.
@@ -81,28 +82,8 @@ func compareHeaders(a, b *safetensors.File) []string {
 		return nil
 	}
 	var out []string
-	ta, tb := a.Tensors(), b.Tensors()
-	if len(ta) != len(tb) {
-		out = append(out, fmt.Sprintf("%d tensors against %d", len(ta), len(tb)))
-	}
-	for i := range min(len(ta), len(tb)) {
-		if x, y := fmt.Sprint(ta[i]), fmt.Sprint(tb[i]); x != y {
-			out = append(out, fmt.Sprintf("tensor %d is %s against %s", i, x, y))
-			break
-		}
-	}
-	ma, mb := a.Metadata(), b.Metadata()
-	for _, k := range a.MetadataKeys() {
-		if v, ok := mb[k]; !ok {
-			out = append(out, fmt.Sprintf("metadata %s only in the first", k))
-		} else if v != ma[k] && k != keyCreated {
-			out = append(out, fmt.Sprintf("metadata %s is %.120q against %.120q", k, ma[k], v))
-		}
-	}
-	for _, k := range b.MetadataKeys() {
-		if _, ok := ma[k]; !ok {
-			out = append(out, fmt.Sprintf("metadata %s only in the second", k))
-		}
+	for _, d := range differences(a.Tensors(), a.Header().Metadata, b.Tensors(), b.Metadata()) {
+		out = append(out, d.Detail)
 	}
 	if out == nil {
 		out = append(out, "header text differs in order or spelling")

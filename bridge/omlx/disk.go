@@ -13,11 +13,12 @@ import (
 // faults behind it.
 type disk interface {
 	// create makes a new temporary file and locks it against other stores. It
-	// returns errHeld if a live writer has a file of that name; a dead writer's is
-	// replaced.
+	// returns errHeld if a live writer has a file of that name, or anything has it
+	// that is not this account's to remove; a dead writer's file is replaced.
 	create(path string) (part, error)
 	// publish gives the file its final name in one step. It fails with
-	// fs.ErrExist, and changes nothing, if that name is taken.
+	// fs.ErrExist, and changes nothing, if that name is taken. It never fails once
+	// the file has the name; the temporary name may then stay as a second one.
 	publish(temp, final string) error
 	// remove removes a name.
 	remove(path string) error
@@ -39,7 +40,8 @@ type part interface {
 	sync() error
 }
 
-// errHeld reports a temporary file that a live writer holds.
+// errHeld reports a temporary name that a live writer holds, or something that
+// nobody but its owner may judge.
 var errHeld = errors.New("temporary file is in use")
 
 // osDisk is the real file system.
@@ -47,7 +49,7 @@ type osDisk struct{}
 
 func (osDisk) create(path string) (part, error) {
 	for range 3 { // each round ends for good unless another store interferes
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|openNoFollow, fileMode)
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|openNew, fileMode)
 		if errors.Is(err, fs.ErrExist) {
 			if err := removeStale(path); err != nil {
 				return nil, err
@@ -69,29 +71,51 @@ func (osDisk) create(path string) (part, error) {
 	return nil, errHeld
 }
 
-// removeStale removes a temporary file whose writer is gone; errHeld if it lives.
+// removeStale removes a temporary file whose writer is gone. It returns errHeld
+// if the writer lives, and for what this account may not examine or remove and
+// what is no file: whoever put it there decides about it.
 func removeStale(path string) error {
 	if !canLock {
 		return errHeld
 	}
-	f, err := os.OpenFile(path, os.O_RDWR|openNoFollow, 0)
+	f, err := openStale(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		err = lockFile(f)
+		if err == nil && sameFile(f, path) {
+			err = os.Remove(path)
+		}
+		err = errors.Join(err, f.Close())
 	}
-	err = lockFile(f)
-	if err == nil && sameFile(f, path) {
-		err = os.Remove(path)
+	if errors.Is(err, fs.ErrPermission) {
+		return errHeld
 	}
-	return errors.Join(err, f.Close())
+	return err
 }
 
-// sameFile reports whether path still names the open file.
+// openStale opens what has a temporary file's name, to lock it. A lock needs no
+// right to write, except on network file systems.
+func openStale(path string) (*os.File, error) {
+	st, err := os.Lstat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, errHeld
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|openOther, 0)
+	if errors.Is(err, fs.ErrPermission) {
+		return os.OpenFile(path, os.O_RDONLY|openOther, 0)
+	}
+	return f, err
+}
+
+// sameFile reports whether path still names the open file, a regular one.
 func sameFile(f *os.File, path string) bool {
 	a, err := f.Stat()
-	if err != nil {
+	if err != nil || !a.Mode().IsRegular() {
 		return false
 	}
 	b, err := os.Lstat(path)
@@ -108,18 +132,26 @@ func (p osPart) allocate(size int64) error    { return allocate(p.File, size) }
 func (p osPart) writeBack(off, n int64) error { return writeBack(p.File, off, n) }
 func (p osPart) sync() error                  { return dataSync(p.File) }
 
-// diskError adds ErrNoSpace to an error that means a full disk or quota.
+// diskError adds ErrNoSpace to an error that means a full disk or quota, and the
+// remedy to a missing right.
 func diskError(err error) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+	switch {
+	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
 		return fmt.Errorf("%w: %w", ErrNoSpace, err)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w (let this account read and write the store's directories)", err)
 	}
 	return err
 }
 
 // linkNew publishes by a hard link, which no file system lets replace a name.
 func linkNew(temp, final string) error {
-	if err := os.Link(temp, final); err != nil {
-		return err
+	err := os.Link(temp, final)
+	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w (a block store needs a file system that renames without replacing, or has hard links)", err)
 	}
-	return os.Remove(temp)
+	if err == nil {
+		os.Remove(temp) //nolint:errcheck // the block is visible; a name that stays is a dead writer's once the file is closed
+	}
+	return err
 }

@@ -1,4 +1,4 @@
-//go:build !linux
+//go:build !linux && !darwin
 
 package omlx
 
@@ -10,7 +10,7 @@ func allocate(f *os.File, size int64) error { return f.Truncate(size) }
 // writeBack does nothing: there is no portable way to only start write-back.
 func writeBack(*os.File, int64, int64) error { return nil }
 
-// dataSync makes the file durable; on macOS this includes the drive's own cache.
+// dataSync makes the file durable.
 func dataSync(f *os.File) error { return f.Sync() }
 
 // renameNew publishes without ever replacing.

@@ -68,17 +68,11 @@ func hexDigit(c byte) byte {
 	return 0xff
 }
 
-// ChainHash returns the hash of one block: SHA-256 over the model id, the
-// parent's hash (nil for the first block), the tokens as the text of a Python
-// tuple and, if there are any, the extra keys as another.
-func ChainHash(model string, parent *Hash, tokens []uint32, extra []string) Hash {
-	c := newChain(model, extra)
-	return c.next(parent, tokens)
-}
-
 // Chain returns the hashes of all whole blocks of blockTokens tokens, in order.
-// Memory is the result plus a constant, whatever the prompt's length. A
-// blockTokens below 1 gives no blocks.
+// Each is the SHA-256 over the model id, the parent's hash ("omlx-root" for the
+// first block), the tokens as the text of a Python tuple and, if there are any,
+// the extra keys as another. Memory is the result plus a constant, whatever the
+// prompt's length. A blockTokens below 1 gives no blocks.
 func Chain(model string, blockTokens int, tokens []uint32, extra []string) []Hash {
 	if blockTokens < 1 {
 		return nil

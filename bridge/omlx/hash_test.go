@@ -14,7 +14,12 @@ func span(from, to uint32) []uint32 {
 	return out
 }
 
-func TestChainHashVectors(t *testing.T) {
+// chainHash hashes one block of any length behind any parent.
+func chainHash(model string, parent *Hash, tokens []uint32, extra []string) Hash {
+	return newChain(model, extra).next(parent, tokens)
+}
+
+func TestHashVectors(t *testing.T) {
 	const ds = "DeepSeek-V4-Flash"
 	var prev *Hash
 	for _, c := range []struct {
@@ -35,7 +40,7 @@ func TestChainHashVectors(t *testing.T) {
 		if !c.chain {
 			parent = nil
 		}
-		got := ChainHash(c.model, parent, c.tokens, c.extra)
+		got := chainHash(c.model, parent, c.tokens, c.extra)
 		if got.String() != c.want {
 			t.Errorf("%q %d tokens: %s, want %s", c.model, len(c.tokens), got, c.want)
 		}
@@ -69,7 +74,7 @@ for extra in extras:
 		{"é€😀", "\u200b\u2028\ue000\U000e0001"}, {"\ufeff\u00ad"}}
 	var parent *Hash
 	for i, want := range strings.Fields(out) {
-		h := ChainHash("modèle-模型", parent, span(4_000_000_000, 4_000_010_000), extras[i])
+		h := chainHash("modèle-模型", parent, span(4_000_000_000, 4_000_010_000), extras[i])
 		if h.String() != want {
 			t.Errorf("extra keys %q: %s, want %s", extras[i], h, want)
 		}

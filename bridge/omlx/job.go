@@ -37,15 +37,15 @@ const (
 // block is one block of a job.
 type block struct {
 	hash       Hash
-	mu         sync.RWMutex // guards the fields up to written; Write holds it shared
+	mu         sync.RWMutex // guards the fields up to dirPending; Write holds it shared
 	state      blockState
 	conflict   error
 	file       part
 	temp       string
 	header     []byte
-	dirPending bool         // published, but the directory is not durable yet
-	written    atomic.Int64 // wire bytes taken, repeated ones counted again
+	dirPending bool // published, but the directory is not durable yet
 
+	taken coverage // wire bytes that a Write took
 	dirty dirtyRange
 }
 
@@ -101,25 +101,30 @@ func (j *Job) Conflict(k int) error {
 
 func (j *Job) block(k int) (*block, error) {
 	if k < 0 || k >= len(j.blocks) {
-		return nil, fmt.Errorf("%w: block %d of %d", ErrRange, k, len(j.blocks))
+		return nil, fmt.Errorf("%w: block %d is outside the plan of %d", ErrCall, k, len(j.blocks))
 	}
 	return &j.blocks[k], nil
 }
 
 // Write puts wire bytes of block k at wire offset off: any order, any length, any
-// alignment. Different goroutines may write different ranges of one block. p is
-// not kept. Nothing is visible before Publish.
+// alignment, every byte once. Different goroutines may write different ranges of
+// one block. p is not kept. Nothing is visible before Publish.
 //
-// Errors: ErrRange, ErrSealed, ErrConflict, ErrTooManyOpen, ErrNoSpace,
-// os.ErrClosed after Close, or the file system's. After a failed write the block
-// can no longer be sealed.
+// A range of which a byte was written before is refused whole with ErrCall and
+// what is there stays, equal or not; of two overlapping ranges that are written at
+// the same time exactly one is taken.
+//
+// Errors: ErrCall also for a range outside the plan, a block that is sealed,
+// published or present, and ErrFull: they change nothing. ErrConflict, ErrNoSpace,
+// os.ErrClosed after Close, or the file system's: a block with bytes that could not
+// be written can no longer be sealed.
 func (j *Job) Write(k int, off int64, p []byte) error {
 	b, err := j.block(k)
 	if err != nil {
 		return err
 	}
 	if off < 0 || int64(len(p)) > j.layout.size || off > j.layout.size-int64(len(p)) {
-		return fmt.Errorf("%w: %d bytes at %d of block %d, which has %d", ErrRange, len(p), off, k, j.layout.size)
+		return fmt.Errorf("%w: %d bytes at %d are outside block %d of %d", ErrCall, len(p), off, k, j.layout.size)
 	}
 	b.mu.RLock()
 	if b.state == stateFresh {
@@ -136,14 +141,21 @@ func (j *Job) Write(k int, off int64, p []byte) error {
 	if b.file == nil && !j.store.discard {
 		return fmt.Errorf("write block %d: %w", k, os.ErrClosed)
 	}
-	if !j.store.discard {
-		if err := j.put(k, b, off, p); err != nil {
-			err = fmt.Errorf("write block %d: %w", k, diskError(err))
-			b.dirty.fail(err)
-			return err
-		}
+	if len(p) == 0 {
+		return nil
 	}
-	b.written.Add(int64(len(p)))
+	// The claim comes first: Seal waits for the write, and fails if the write did.
+	if err := b.taken.claim(off, off+int64(len(p))); err != nil {
+		return fmt.Errorf("write block %d: %w", k, err)
+	}
+	if j.store.discard {
+		return nil
+	}
+	if err := j.put(k, b, off, p); err != nil {
+		err = fmt.Errorf("write block %d: %w", k, diskError(err))
+		b.dirty.fail(err)
+		return err
+	}
 	return nil
 }
 
@@ -153,7 +165,7 @@ func (b *block) writable(k int) error {
 	case stateConflict:
 		return fmt.Errorf("write block %d: %w", k, b.conflict)
 	case stateSealed, statePublished, statePresent:
-		return fmt.Errorf("write block %d: %w", k, ErrSealed)
+		return fmt.Errorf("write block %d: %w: it is sealed or present", k, ErrCall)
 	}
 	return nil
 }
@@ -235,7 +247,7 @@ func (j *Job) start(k int, b *block) error {
 	}
 	if j.store.open.Add(1) > int64(j.store.opt.MaxOpen) {
 		j.store.open.Add(-1)
-		return fmt.Errorf("open block %d: %w: limit %d", k, ErrTooManyOpen, j.store.opt.MaxOpen)
+		return fmt.Errorf("open block %d: %w: the limit is %d", k, ErrFull, j.store.opt.MaxOpen)
 	}
 	b.header = header
 	if err := j.create(k, b); err != nil {

@@ -75,7 +75,7 @@ const (
 	classPoolDelta = "PoolingCacheDelta"
 )
 
-// NewLayout works out the layout of a spec. It fails with ErrSpec and the reason.
+// NewLayout works out the layout of a spec. It fails with ErrPlan and the reason.
 func NewLayout(spec Spec) (*Layout, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func NewLayout(spec Spec) (*Layout, error) {
 			l.addDSV4(i, s.Ratios[i])
 		}
 		if l.data > maxBlockBytes {
-			return nil, fmt.Errorf("%w: block needs more than %d bytes", ErrSpec, int64(maxBlockBytes))
+			return nil, fmt.Errorf("%w: block needs more than %d bytes", ErrPlan, int64(maxBlockBytes))
 		}
 	}
 	l.join()

@@ -4,8 +4,11 @@ package omlx
 
 import "os"
 
-// openNoFollow has no counterpart here.
-const openNoFollow = 0
+// The flags of other systems have no counterpart here.
+const (
+	openNew   = 0
+	openOther = 0
+)
 
 // canLock is false: a temporary file that is already there counts as held, so
 // that nobody's is ever removed.

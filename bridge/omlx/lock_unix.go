@@ -10,21 +10,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openNoFollow refuses a symbolic link in the place of a temporary file.
-const openNoFollow = unix.O_NOFOLLOW
+// Flags for files under a temporary file's name. Neither follows a symbolic link;
+// openOther, for somebody else's, does not wait for a pipe's other end either.
+const (
+	openNew   = unix.O_NOFOLLOW
+	openOther = unix.O_NOFOLLOW | unix.O_NONBLOCK
+)
 
 // canLock says that a lock tells a live writer's file from a dead one's.
 const canLock = true
 
 // lockFile takes an exclusive lock that lives as long as the open file, so the
-// kernel gives it up when the process dies. It returns errHeld instead of waiting.
+// kernel gives it up when the process dies. It returns errHeld instead of waiting,
+// and where a network file system does not lock a file that is open for reading
+// only.
 func lockFile(f *os.File) error {
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
-		case errors.Is(err, unix.EWOULDBLOCK):
+		case errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EBADF):
 			return errHeld
 		}
 		return os.NewSyscallError("flock", err)

@@ -31,7 +31,7 @@ const (
 // depends on nothing else and belongs to the caller.
 func (l *Layout) Header(k int, hash Hash, createdAt string) ([]byte, error) {
 	if k < 0 || k >= maxBlocks || l.DataLen(k) > maxBlockBytes {
-		return nil, fmt.Errorf("%w: block %d", ErrRange, k)
+		return nil, fmt.Errorf("%w: no plan has a block %d of this layout", ErrCall, k)
 	}
 	if !validCreatedAt(createdAt) {
 		return nil, fmt.Errorf("%w: created_at %q is not the text of a float", ErrPlan, createdAt)

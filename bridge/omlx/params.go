@@ -6,8 +6,10 @@ package omlx
 const (
 	// maxTokens bounds a plan's prompt: sixteen times a 1M-token context.
 	maxTokens = 1 << 24
-	// maxBlocks bounds a plan's blocks: 1M tokens in blocks of 64 tokens, and
-	// 32 bytes each keeps the hash list at half a megabyte.
+	// maxBlocks bounds a plan's blocks: 4M tokens of plain KV in blocks of 256
+	// tokens, the finest grid in use. 32 bytes each keep the hash list at half a
+	// megabyte. bridge.MaxBlocks is the same limit: neither package knows the
+	// other, and a plan beyond either is refused.
 	maxBlocks = 1 << 14
 	// maxLayers bounds a model's layers; the deepest in use have about 130.
 	maxLayers = 1024
@@ -46,14 +48,20 @@ const (
 	// maxPartNames is how many writers of one block may have a temporary file at
 	// the same time before the next is refused.
 	maxPartNames = 16
+	// maxSpans bounds the separate ranges that the record of one block's bytes
+	// holds: 1 MiB a block. Pieces that come in the worst order, every other one
+	// first, of a model of 64 layers whose 8 heads send 16 tokens of a block of 256
+	// at a time make 8,192.
+	maxSpans = 1 << 16
 
 	// readStep is the buffer for checking the values of a block file, as copyStep.
 	readStep = 1 << 20
 )
 
-// File modes before umask: what the decoder itself uses, so that a store shared
-// by two accounts behaves the same for its blocks and ours.
+// File modes before umask: the umask alone decides who shares a store. With the
+// usual 022 other accounts, the decoder's too, can read the blocks; accounts that
+// also write into one store need a common group, set-gid directories and 002.
 const (
-	fileMode = 0o644
-	dirMode  = 0o755
+	fileMode = 0o666
+	dirMode  = 0o777
 )

@@ -33,7 +33,7 @@ const maxPlanBytes = len(planMagic) + maxSpecBytes + 64 + maxBlocks*HashSize + 5
 // Check verifies the plan: limits, layout, no hash twice and, when tokens are
 // given, every hash against its tokens. It returns the layout.
 //
-// Errors are ErrSpec, ErrPlan or ErrMismatch with the block.
+// The error is ErrPlan with the reason.
 func (p *Plan) Check() (*Layout, error) {
 	l, err := NewLayout(p.Spec)
 	if err != nil {
@@ -62,12 +62,12 @@ func (p *Plan) Check() (*Layout, error) {
 	}
 	need := n * p.Spec.BlockTokens
 	if len(p.Tokens) < need {
-		return nil, fmt.Errorf("%w: %d tokens for %d blocks of %d", ErrMismatch, len(p.Tokens), n, p.Spec.BlockTokens)
+		return nil, fmt.Errorf("%w: %d tokens for %d blocks of %d", ErrPlan, len(p.Tokens), n, p.Spec.BlockTokens)
 	}
 	own := Chain(p.Spec.Model, p.Spec.BlockTokens, p.Tokens[:need], p.Spec.Options.ExtraKeys)
 	for k := range own {
 		if own[k] != p.Hashes[k] {
-			return nil, fmt.Errorf("%w: block %d is %s, its tokens hash to %s", ErrMismatch, k, p.Hashes[k], own[k])
+			return nil, fmt.Errorf("%w: block %d is %s, its tokens hash to %s", ErrPlan, k, p.Hashes[k], own[k])
 		}
 	}
 	return l, nil

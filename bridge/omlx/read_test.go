@@ -23,13 +23,13 @@ func TestCompare(t *testing.T) {
 		"same":         {true, "equal", func(*edit) {}},
 		"created at":   {true, "equal", func(e *edit) { e.set(keyCreated, "1.5") }},
 		"one bit":      {false, "1 data bytes differ, the first at 65546 in layer_0_state_1", func(e *edit) { e.data[1][10] ^= 1 }},
-		"metadata":     {false, `metadata model_name is "tiny-qwen3" against "x"`, func(e *edit) { e.set(keyModel, "x") }},
-		"key gone":     {false, "metadata block_size only in the first", func(e *edit) { e.unset(keyBlockSize) }},
-		"key more":     {false, "metadata colour only in the second", func(e *edit) { e.set("colour", "x") }},
+		"metadata":     {false, `metadata model_name is "x", not "tiny-qwen3"`, func(e *edit) { e.set(keyModel, "x") }},
+		"key gone":     {false, "metadata block_size is missing", func(e *edit) { e.unset(keyBlockSize) }},
+		"key more":     {false, "metadata colour is extra", func(e *edit) { e.set("colour", "x") }},
 		"key order":    {false, "order or spelling", func(e *edit) { slices.Reverse(e.meta) }},
-		"dtype":        {false, "tensor 0", func(e *edit) { e.tensors[0].DType = safetensors.F16 }},
-		"tensor gone":  {false, "6 tensors against 5", func(e *edit) { e.drop("layer_2_state_1") }},
-		"created gone": {false, "created_at only in the first", func(e *edit) { e.unset(keyCreated) }},
+		"dtype":        {false, "tensor 0 is layer_0_state_0 F16", func(e *edit) { e.tensors[0].DType = safetensors.F16 }},
+		"tensor gone":  {false, "5 tensors, not 6", func(e *edit) { e.drop("layer_2_state_1") }},
+		"created gone": {false, "metadata created_at is missing", func(e *edit) { e.unset(keyCreated) }},
 	} {
 		e := takeApart(t, path)
 		v.damage(e)

@@ -35,16 +35,15 @@ func (j *Job) eachRange(k int, put func(off int64, value []byte) error) error {
 	return nil
 }
 
-// Seal finishes block k: the caller says that all its wire bytes were written.
-// It copies the earlier rows of cumulative pools from block k-1, reads header
+// Seal finishes block k, of which all wire bytes were written. It copies the earlier rows of cumulative pools from block k-1, reads header
 // and constants back and checks them strictly, and makes the file durable. It
 // waits for running writes of the block; several blocks may be sealed at once.
 // Sealing a sealed, published or present block does nothing.
 //
-// It fails with ErrOrder if fewer bytes were written than the block has, or if a
-// cumulative layout needs block k-1 and that is not sealed yet; with ErrCorrupt if the
-// file does not read back as written; with ErrConflict, ErrNoSpace, os.ErrClosed
-// or the file system's error. After ErrOrder the call can be repeated.
+// It fails with ErrCall if a byte was not written, or if a cumulative layout needs
+// block k-1 and that is not sealed yet: the call can be repeated then. It fails
+// with ErrBlock if the file does not read back as written, and with ErrConflict,
+// ErrNoSpace, os.ErrClosed or the file system's error.
 func (j *Job) Seal(k int) error {
 	b, err := j.block(k)
 	if err != nil {
@@ -64,8 +63,8 @@ func (j *Job) Seal(k int) error {
 	if j.closed.Load() {
 		return fmt.Errorf("seal block %d: %w", k, os.ErrClosed)
 	}
-	if n := b.written.Load(); n < j.layout.size {
-		return fmt.Errorf("seal block %d: %w: %d of %d bytes written", k, ErrOrder, n, j.layout.size)
+	if gap, n := b.taken.missing(j.layout.size); n > 0 {
+		return fmt.Errorf("seal block %d: %w: %d of %d bytes are missing, the first are %d to %d", k, ErrCall, n, j.layout.size, gap.begin, gap.end)
 	}
 	if !j.store.discard {
 		if err := j.finish(k, b); err != nil {
@@ -73,6 +72,7 @@ func (j *Job) Seal(k int) error {
 		}
 	}
 	b.state = stateSealed
+	b.taken.release()
 	return nil
 }
 
@@ -99,33 +99,33 @@ func (j *Job) verify(k int, b *block) error {
 	size := int64(len(b.header)) + j.layout.DataLen(k)
 	got := make([]byte, len(b.header))
 	if _, err := b.file.ReadAt(got, 0); err != nil {
-		return fmt.Errorf("%w: read header back: %w", ErrCorrupt, err)
+		return fmt.Errorf("%w: read header back: %w", ErrBlock, err)
 	}
 	if !bytes.Equal(got, b.header) {
-		return fmt.Errorf("%w: header differs", ErrCorrupt)
+		return fmt.Errorf("%w: header differs", ErrBlock)
 	}
 	h, err := safetensors.ParseHeader(got[8:], j.layout.DataLen(k))
 	if err != nil {
-		return fmt.Errorf("%w: header does not parse: %w", ErrCorrupt, err)
+		return fmt.Errorf("%w: header does not parse: %w", ErrBlock, err)
 	}
 	if len(h.Tensors) != len(j.layout.slots) {
-		return fmt.Errorf("%w: %d tensors, want %d", ErrCorrupt, len(h.Tensors), len(j.layout.slots))
+		return fmt.Errorf("%w: %d tensors, want %d", ErrBlock, len(h.Tensors), len(j.layout.slots))
 	}
 	var tail [2]byte
 	n, err := b.file.ReadAt(tail[:], size-1)
 	switch {
 	case err != nil && !errors.Is(err, io.EOF):
-		return fmt.Errorf("%w: read the end back: %w", ErrCorrupt, err)
+		return fmt.Errorf("%w: read the end back: %w", ErrBlock, err)
 	case n != 1:
-		return fmt.Errorf("%w: file does not have %d bytes", ErrCorrupt, size)
+		return fmt.Errorf("%w: file does not have %d bytes", ErrBlock, size)
 	}
 	var value [rangeBytes]byte
 	return j.eachRange(k, func(off int64, want []byte) error {
 		if _, err := b.file.ReadAt(value[:], int64(len(b.header))+off); err != nil {
-			return fmt.Errorf("%w: read range back: %w", ErrCorrupt, err)
+			return fmt.Errorf("%w: read range back: %w", ErrBlock, err)
 		}
 		if !bytes.Equal(value[:], want) {
-			return fmt.Errorf("%w: row range differs", ErrCorrupt)
+			return fmt.Errorf("%w: row range differs", ErrBlock)
 		}
 		return nil
 	})
@@ -144,14 +144,15 @@ func (j *Job) compose(k int, b *block) error {
 		return j.copyRows(k, b, prev.file, int64(len(prev.header)))
 	}
 	if prev.state != statePublished && prev.state != statePresent {
-		return fmt.Errorf("%w: cumulative pools need block %d sealed first", ErrOrder, k-1)
+		return fmt.Errorf("%w: cumulative pools need block %d sealed first", ErrCall, k-1)
 	}
-	f, err := safetensors.Open(j.store.Path(prev.hash))
+	path := j.store.Path(prev.hash)
+	f, err := safetensors.Open(path)
 	if err != nil {
 		return fmt.Errorf("open block %d: %w", k-1, err)
 	}
-	if diff := differs(f, j.layout, k-1, prev.hash); diff != "" {
-		return errors.Join(fmt.Errorf("%w: block %d: %s", ErrConflict, k-1, diff), f.Close())
+	if err := sameBlock(f, path, j.layout, k-1, prev.hash); err != nil {
+		return errors.Join(err, f.Close())
 	}
 	return errors.Join(j.copyRows(k, b, f, 0), f.Close())
 }
@@ -186,10 +187,10 @@ func (j *Job) copyRows(k int, b *block, src io.ReaderAt, base int64) error {
 // writer published the same block meanwhile, its file stays and this one's is
 // dropped. Publishing a published or present block does nothing.
 //
-// It fails with ErrOrder if the block is not sealed or the one before is not
-// visible, and with ErrConflict if the name was taken by something else. If only
-// the directory could not be made durable the block is visible, the error is
-// returned, and a repeated call tries that again.
+// It fails with ErrCall if the block is not sealed or the one before is not
+// visible, and with ErrConflict if the name was taken by something else. Present
+// says whether the block is visible: it is if only closing the file failed, or
+// making the directory durable, which a repeated call tries again.
 func (j *Job) Publish(k int) error {
 	b, err := j.block(k)
 	if err != nil {
@@ -205,9 +206,9 @@ func (j *Job) Publish(k int) error {
 	case b.state == stateConflict:
 		return fmt.Errorf("publish block %d: %w", k, b.conflict)
 	case b.state != stateSealed:
-		return fmt.Errorf("publish block %d: %w: not sealed", k, ErrOrder)
+		return fmt.Errorf("publish block %d: %w: not sealed", k, ErrCall)
 	case k > 0 && !j.Present(k-1):
-		return fmt.Errorf("publish block %d: %w: block %d is not visible", k, ErrOrder, k-1)
+		return fmt.Errorf("publish block %d: %w: block %d is not visible", k, ErrCall, k-1)
 	}
 	if j.store.discard {
 		b.state = statePublished

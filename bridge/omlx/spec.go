@@ -131,11 +131,11 @@ func onOff(setting string, usual bool) string {
 	return Off
 }
 
-// Validate reports why no layout can be made of s, as ErrSpec; nil if one can.
+// Validate reports why no layout can be made of s, as ErrPlan; nil if one can.
 func (s Spec) Validate() error {
 	n := s.normalised()
 	if err := n.check(); err != nil {
-		return fmt.Errorf("%w: %w", ErrSpec, err)
+		return fmt.Errorf("%w: %w", ErrPlan, err)
 	}
 	return nil
 }

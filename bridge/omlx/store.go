@@ -25,7 +25,8 @@ type StoreOptions struct {
 // methods may be called concurrently, and several stores and processes, the
 // decoder among them, may use one directory.
 //
-// A block appears only as a complete, checked file by one rename. No existing
+// A block appears only as a complete, checked file, in one step: every byte of it
+// was written once, and what the store itself wrote was read back. No existing
 // block file is ever replaced or removed.
 type Store struct {
 	root    string
@@ -47,7 +48,8 @@ var partName = regexp.MustCompile(`^\.[0-9a-f]{64}(\.[0-9]{1,2})?\.part$`)
 
 // Open opens the store in dir, makes its directories, and removes temporary
 // files that writers of this package left behind when they died. Files of live
-// writers, and everything else, stay.
+// writers, files that this account may not examine or remove, and everything
+// else, stay.
 func Open(dir string, opt StoreOptions) (*Store, error) {
 	if opt.MaxOpen <= 0 {
 		opt.MaxOpen = maxOpenParts
@@ -59,7 +61,7 @@ func Open(dir string, opt StoreOptions) (*Store, error) {
 			return nil, fmt.Errorf("open block store: %w", diskError(err))
 		}
 		if err := cleanParts(sub); err != nil {
-			return nil, fmt.Errorf("open block store: remove stale temporary files: %w", err)
+			return nil, fmt.Errorf("open block store: remove stale temporary files: %w", diskError(err))
 		}
 	}
 	if !opt.NoSync {
@@ -75,9 +77,6 @@ func Open(dir string, opt StoreOptions) (*Store, error) {
 func NewDiscard() *Store {
 	return &Store{discard: true, opt: StoreOptions{NoSync: true, MaxOpen: maxOpenParts}}
 }
-
-// Root returns the store's directory; empty for a discarding store.
-func (s *Store) Root() string { return s.root }
 
 // Path returns where the block of that hash lies, whether it exists or not.
 func (s *Store) Path(h Hash) string {
@@ -106,7 +105,7 @@ func cleanParts(dir string) error {
 // Begin checks the plan and looks at what is already there. It creates nothing:
 // a block's temporary file appears with its first byte.
 //
-// Errors are those of Plan.Check, or the file system's.
+// The error is ErrPlan, or the file system's.
 func (s *Store) Begin(p Plan) (*Job, error) {
 	l, err := p.Check()
 	if err != nil {

@@ -17,7 +17,7 @@ func tiny(format string, n int) Plan {
 	p := Plan{CreatedAt: "1.5", Spec: Spec{Kind: KindDSV4, Model: "m", BlockTokens: 128, Format: format, PoolState: 5,
 		HeadDim: 8, IndexHeadDim: 4, Window: 16, Ratios: []int{0, 4, 128}}}
 	for k := range n {
-		p.Hashes = append(p.Hashes, ChainHash("m", nil, []uint32{uint32(k)}, nil))
+		p.Hashes = append(p.Hashes, chainHash("m", nil, []uint32{uint32(k)}, nil))
 	}
 	return p
 }
@@ -94,38 +94,75 @@ func TestJobRefuses(t *testing.T) {
 	steps := []struct {
 		name string
 		call func() error
-		want error
+		want string // text of the ErrCall; empty for none
 	}{
-		{"block -1", func() error { return j.Write(-1, 0, wire) }, ErrRange},
-		{"block 2", func() error { return j.Write(2, 0, wire) }, ErrRange},
-		{"negative offset", func() error { return j.Write(0, -1, wire[:1]) }, ErrRange},
-		{"past the end", func() error { return j.Write(0, 1, wire) }, ErrRange},
-		{"far past the end", func() error { return j.Write(0, 1<<62, wire[:1]) }, ErrRange},
-		{"too long", func() error { return j.Write(0, 0, make([]byte, size+1)) }, ErrRange},
-		{"sync outside", func() error { return j.Sync(7) }, ErrRange},
-		{"seal outside", func() error { return j.Seal(7) }, ErrRange},
-		{"publish outside", func() error { return j.Publish(7) }, ErrRange},
-		{"conflict outside", func() error { return j.Conflict(7) }, ErrRange},
-		{"seal unwritten", func() error { return j.Seal(0) }, ErrOrder},
-		{"publish unsealed", func() error { return j.Publish(0) }, ErrOrder},
-		{"write all but one", func() error { return j.Write(0, 0, wire[:size-1]) }, nil},
-		{"seal one short", func() error { return j.Seal(0) }, ErrOrder},
-		{"write block 1", func() error { return j.Write(1, 0, wire) }, nil},
-		{"seal before parent", func() error { return j.Seal(1) }, ErrOrder},
-		{"write the last", func() error { return j.Write(0, size-1, wire[size-1:]) }, nil},
-		{"seal twice", func() error { return errors.Join(j.Seal(0), j.Seal(0)) }, nil},
-		{"write sealed", func() error { return j.Write(0, 0, wire) }, ErrSealed},
-		{"seal block 1", func() error { return j.Seal(1) }, nil},
-		{"publish before parent", func() error { return j.Publish(1) }, ErrOrder},
-		{"publish", func() error { return errors.Join(j.Publish(0), j.Publish(0), j.Publish(1)) }, nil},
-		{"write published", func() error { return j.Write(0, 0, wire) }, ErrSealed},
-		{"seal published", func() error { return j.Seal(0) }, nil},
-		{"sync published", func() error { return j.Sync(0) }, nil},
-		{"close", func() error { return errors.Join(j.Close(), j.Close()) }, nil},
+		{"block -1", func() error { return j.Write(-1, 0, wire) }, "block -1 is outside"},
+		{"block 2", func() error { return j.Write(2, 0, wire) }, "block 2 is outside"},
+		{"negative offset", func() error { return j.Write(0, -1, wire[:1]) }, "at -1 are outside"},
+		{"past the end", func() error { return j.Write(0, 1, wire) }, "at 1 are outside"},
+		{"far past the end", func() error { return j.Write(0, 1<<62, wire[:1]) }, "are outside"},
+		{"too long", func() error { return j.Write(0, 0, make([]byte, size+1)) }, "are outside"},
+		{"sync outside", func() error { return j.Sync(7) }, "block 7 is outside"},
+		{"seal outside", func() error { return j.Seal(7) }, "block 7 is outside"},
+		{"publish outside", func() error { return j.Publish(7) }, "block 7 is outside"},
+		{"conflict outside", func() error { return j.Conflict(7) }, "block 7 is outside"},
+		{"header outside", func() error { _, err := j.Layout().Header(-1, Hash{}, "0.0"); return err }, "block -1"},
+		{"seal unwritten", func() error { return j.Seal(0) }, "of 1936 bytes are missing"},
+		{"publish unsealed", func() error { return j.Publish(0) }, "not sealed"},
+		{"write all but one", func() error { return j.Write(0, 0, wire[:size-1]) }, ""},
+		{"write some again", func() error { return j.Write(0, 7, wire[7:9]) }, "bytes 7 to 9 were written before"},
+		{"write the last and more", func() error { return j.Write(0, size-2, wire[size-2:]) }, "were written before"},
+		{"write nothing", func() error { return j.Write(0, 3, nil) }, ""},
+		{"seal one short", func() error { return j.Seal(0) }, "1 of 1936 bytes are missing, the first are 1935 to 1936"},
+		{"write block 1", func() error { return j.Write(1, 0, wire) }, ""},
+		{"seal before parent", func() error { return j.Seal(1) }, "need block 0 sealed first"},
+		{"write the last", func() error { return j.Write(0, size-1, wire[size-1:]) }, ""},
+		{"seal twice", func() error { return errors.Join(j.Seal(0), j.Seal(0)) }, ""},
+		{"write sealed", func() error { return j.Write(0, 0, wire) }, "sealed or present"},
+		{"seal block 1", func() error { return j.Seal(1) }, ""},
+		{"publish before parent", func() error { return j.Publish(1) }, "block 0 is not visible"},
+		{"publish", func() error { return errors.Join(j.Publish(0), j.Publish(0), j.Publish(1)) }, ""},
+		{"write published", func() error { return j.Write(0, 0, wire) }, "sealed or present"},
+		{"seal published", func() error { return j.Seal(0) }, ""},
+		{"sync published", func() error { return j.Sync(0) }, ""},
+		{"close", func() error { return errors.Join(j.Close(), j.Close()) }, ""},
 	}
 	for _, st := range steps {
-		if err := st.call(); !errors.Is(err, st.want) {
-			t.Errorf("%s: %v, want %v", st.name, err, st.want)
+		err := st.call()
+		if st.want == "" && err != nil {
+			t.Errorf("%s: %v", st.name, err)
+		}
+		if st.want != "" && (!errors.Is(err, ErrCall) || !strings.Contains(err.Error(), st.want)) {
+			t.Errorf("%s: %v; want ErrCall with %q", st.name, err, st.want)
+		}
+	}
+}
+
+// TestTwiceIsNotAll: as many bytes as a block has are not the block.
+func TestTwiceIsNotAll(t *testing.T) {
+	for name, s := range map[string]*Store{"disk": mustOpen(t, t.TempDir()), "discard": NewDiscard()} {
+		j := mustBegin(t, s, tiny(Format5, 1))
+		wire := content(j, 0)
+		half := int64(len(wire)) / 2
+		if err := j.Write(0, 0, wire[:half]); err != nil {
+			t.Fatal(err)
+		}
+		if err := j.Write(0, 0, make([]byte, half)); !errors.Is(err, ErrCall) {
+			t.Errorf("%s: second write of a half: %v", name, err)
+		}
+		if err := j.Seal(0); !errors.Is(err, ErrCall) || j.Publish(0) == nil || j.Present(0) {
+			t.Errorf("%s: sealed a half: %v", name, err)
+		}
+		if err := j.Write(0, half, wire[half:]); err != nil {
+			t.Fatal(err)
+		}
+		sealAndPublish(t, j, 0)
+		if name == "discard" {
+			continue
+		}
+		l := j.Layout()
+		if got := wireOf(t, l, j.Path(0)); !bytes.Equal(got, wire) {
+			t.Error("the second write changed bytes of the first")
 		}
 	}
 }
@@ -166,7 +203,7 @@ func TestTooManyOpen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := j.Write(2, 0, content(j, 2)); !errors.Is(err, ErrTooManyOpen) {
+	if err := j.Write(2, 0, content(j, 2)); !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "limit is 2") {
 		t.Fatal(err)
 	}
 	sealAndPublish(t, j, 0)
@@ -202,7 +239,7 @@ func TestCumulativeFromOlder(t *testing.T) {
 func TestDiscard(t *testing.T) {
 	plan := tiny(Format3, 3)
 	j := mustBegin(t, NewDiscard(), plan)
-	if err := j.Seal(0); !errors.Is(err, ErrOrder) {
+	if err := j.Seal(0); !errors.Is(err, ErrCall) {
 		t.Error(err)
 	}
 	if err := errors.Join(writeAll(j), j.Close()); err != nil || !j.Present(2) || j.Path(0) != "" {
@@ -235,13 +272,16 @@ func TestWriteAllocations(t *testing.T) {
 	s := mustOpen(t, t.TempDir())
 	j := mustBegin(t, s, tiny(Format3, 3))
 	wire := content(j, 2)
-	if err := j.Write(2, 0, wire); err != nil {
+	step := j.WireSize() / 102
+	if err := j.Write(2, 0, wire[:step]); err != nil {
 		t.Fatal(err)
 	}
+	at := step // a piece joins the one before it
 	if n := testing.AllocsPerRun(100, func() {
-		if err := j.Write(2, 3, wire[3:]); err != nil {
+		if err := j.Write(2, at, wire[at:at+step]); err != nil {
 			t.Fatal(err)
 		}
+		at += step
 	}); n != 0 {
 		t.Errorf("%v allocations a write", n)
 	}

@@ -51,9 +51,9 @@ func (s *dsv4Source) Run(ctx context.Context, to bridge.Sink) error {
 
 // engines makes a fresh engine for each layer of the share.
 func (s *dsv4Source) engines() (map[int]*kernels.Layer, error) {
-	w, err := kernels.OpenWeights(filepath.Join(s.c.Dir, "weights.safetensors"), s.c.geometry)
+	w, err := s.openWeights()
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrCase, err)
+		return nil, err
 	}
 	defer w.Close() //nolint:errcheck // read only
 	engines := make(map[int]*kernels.Layer, len(s.layers))
@@ -69,17 +69,43 @@ func (s *dsv4Source) engines() (map[int]*kernels.Layer, error) {
 	return engines, nil
 }
 
+// check looks for the inputs of the source's layers and for the weights.
+func (s *dsv4Source) check(f *safetensors.File) error {
+	for _, layer := range s.layers {
+		if _, err := s.input(f, layer); err != nil {
+			return err
+		}
+	}
+	w, err := s.openWeights()
+	if err != nil {
+		return err
+	}
+	return w.Close()
+}
+
+func (s *dsv4Source) openWeights() (*kernels.Weights, error) {
+	w, err := kernels.OpenWeights(filepath.Join(s.c.Dir, "weights.safetensors"), s.c.geometry)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCase, err)
+	}
+	return w, nil
+}
+
+// input finds what a layer's attention was given.
+func (s *dsv4Source) input(f *safetensors.File, layer int) (safetensors.Tensor, error) {
+	return s.c.captured(f, fmt.Sprintf("layer_%d.x", layer), safetensors.BF16, int64(s.c.geometry.Hidden))
+}
+
 // read takes the tokens [at, at+n) of a layer's input from the capture.
 func (s *dsv4Source) read(f *safetensors.File, layer, at, n int) error {
 	hidden := s.c.geometry.Hidden
-	name := fmt.Sprintf("layer_%d.x", layer)
-	t, err := s.c.captured(f, name, safetensors.BF16, int64(hidden))
+	t, err := s.input(f, layer)
 	if err != nil {
 		return err
 	}
 	s.raw = sized(s.raw, 2*n*hidden)
 	if _, err := f.ReadAt(s.raw, t.Begin+int64(at)*int64(2*hidden)); err != nil {
-		return fmt.Errorf("%w: read %s: %w", ErrCase, name, err)
+		return fmt.Errorf("%w: read %s: %w", ErrCase, t.Name, err)
 	}
 	if cap(s.x) < n*hidden {
 		s.x = make([]uint16, n*hidden)

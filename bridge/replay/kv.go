@@ -39,11 +39,28 @@ func (s *kvSource) Run(ctx context.Context, to bridge.Sink) error {
 	})
 }
 
+// check looks for the tensors of the source's layers.
+func (s *kvSource) check(f *safetensors.File) error {
+	for _, layer := range s.layers {
+		for _, part := range []string{"k", "v"} {
+			if _, err := s.tensor(f, fmt.Sprintf("layer_%d.%s", layer, part)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// tensor finds keys or values of a layer.
+func (s *kvSource) tensor(f *safetensors.File, name string) (safetensors.Tensor, error) {
+	spec := s.layout.Spec()
+	return s.c.captured(f, name, safetensors.DType(spec.DType), int64(spec.KVHeads), int64(spec.HeadDim))
+}
+
 // layer sends the tokens [at, at+n) of one tensor.
 func (s *kvSource) layer(ctx context.Context, to bridge.Sink, f *safetensors.File, name string, layer int, a omlx.Array, at, n int) error {
 	spec := s.layout.Spec()
-	dtype := safetensors.DType(spec.DType)
-	t, err := s.c.captured(f, name, dtype, int64(spec.KVHeads), int64(spec.HeadDim))
+	t, err := s.tensor(f, name)
 	if err != nil {
 		return err
 	}
@@ -51,7 +68,7 @@ func (s *kvSource) layer(ctx context.Context, to bridge.Sink, f *safetensors.Fil
 	if !ok {
 		return fmt.Errorf("%w: layout has no array for %s", ErrCase, name)
 	}
-	kv := kernels.KVLayout{Heads: spec.KVHeads, HeadDim: spec.HeadDim, ElemSize: int(dtype.Size())}
+	kv := kernels.KVLayout{Heads: spec.KVHeads, HeadDim: spec.HeadDim, ElemSize: int(t.DType.Size())}
 	row := kv.Heads * kv.HeadDim * kv.ElemSize
 	s.rows = sized(s.rows, n*row)
 	if _, err := f.ReadAt(s.rows, t.Begin+int64(at)*int64(row)); err != nil {

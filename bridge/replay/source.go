@@ -2,11 +2,13 @@ package replay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"pdlink/bridge"
 	"pdlink/bridge/omlx"
 	"pdlink/kernels"
+	"pdlink/kernels/safetensors"
 )
 
 // DefaultChunk is how many tokens are taken at a time when nothing is said: what
@@ -28,8 +30,10 @@ type Options struct {
 	Progress func(done, total int64)
 }
 
-// NewSource returns the source of a case's pieces for a layout of Spec. It holds
-// no files open between runs.
+// NewSource returns the source of a case's pieces for a layout of Spec. It looks
+// at the headers of the files that the pieces are made of, so that a case that
+// cannot be sent is known before a transfer begins: ErrCase. A case without
+// blocks needs none. The source holds no files open between runs.
 func NewSource(c *Case, layout *omlx.Layout, o Options) (bridge.Source, error) {
 	end := c.Blocks() * layout.Spec().BlockTokens // what is behind the last whole block is not needed
 	s := cursor{c: c, layout: layout, layers: c.Layers(o.Share), end: end, progress: o.Progress}
@@ -51,13 +55,15 @@ func NewSource(c *Case, layout *omlx.Layout, o Options) (bridge.Source, error) {
 		if o.Numerics != "" && o.Numerics != exact {
 			return nil, fmt.Errorf("replay: numerics %q: plain KV is moved as it is, use %q or leave it out", o.Numerics, exact)
 		}
-		return &kvSource{cursor: s}, nil
+		k := &kvSource{cursor: s}
+		return k, s.check(k.check)
 	}
 	profile, err := kernels.ParseNumerics(numerics)
 	if err != nil {
 		return nil, err
 	}
-	return &dsv4Source{cursor: s, profile: profile, workers: o.Workers}, nil
+	d := &dsv4Source{cursor: s, profile: profile, workers: o.Workers}
+	return d, s.check(d.check)
 }
 
 // exact is the numerics of a case whose values are only moved.
@@ -71,6 +77,18 @@ type cursor struct {
 	chunk    int
 	end      int // tokens
 	progress func(done, total int64)
+}
+
+// check opens the capture and has a source look for what it will read of it.
+func (s *cursor) check(needs func(*safetensors.File) error) error {
+	if s.end == 0 {
+		return nil
+	}
+	f, err := s.c.openCapture()
+	if err != nil {
+		return err
+	}
+	return errors.Join(needs(f), f.Close())
 }
 
 // walk calls do for every layer of every chunk, in an engine's order.

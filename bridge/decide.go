@@ -1,0 +1,85 @@
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// decide fixes the verdict. It is called with a.mu held.
+func (a *assembly) decide() {
+	v := &a.verdict
+	for _, m := range a.members {
+		if m.in != nil {
+			a.count(m)
+		}
+	}
+	removed := a.removed()
+	v.Transfer, v.Total, v.Present, v.Blocks = a.id.String(), len(a.blocks), min(a.present, a.visible), a.visible
+	v.Seconds = a.lastAt.Seconds()
+	if a.lastAt == 0 { // nothing became visible
+		v.Seconds = time.Duration(a.arrived.Load()).Seconds()
+	}
+	v.State = Partial
+	switch {
+	case v.Total == 0:
+		v.State, v.Reason = Skipped, "the plan has no blocks"
+	case v.Blocks == v.Total:
+		v.State = Complete
+	case errors.Is(a.failed, ErrClosed):
+		v.Reason = "the receiver was stopped"
+	case a.failed != nil:
+		v.Reason = a.failed.Error()
+	case removed:
+		v.Reason = fmt.Sprintf("block %d was removed from the store meanwhile", v.Blocks)
+	case a.full.Load():
+		v.Reason = "more blocks were open at once than the store takes: send smaller chunks"
+	case a.finished() == a.parts:
+		v.Reason = "the senders finished without sending every byte"
+	case a.live() && len(a.members) == a.parts:
+		v.Reason = fmt.Sprintf("nothing came for %v", a.patience())
+	default:
+		v.Reason = a.unfinished()
+	}
+}
+
+// removed cuts the visible prefix where somebody else, a decoder that needs room
+// for example, removed a block meanwhile. It is called with a.mu held.
+func (a *assembly) removed() bool {
+	for i := range a.visible {
+		if a.isVisible != nil && !a.isVisible(i) {
+			a.visible = i
+			return true
+		}
+	}
+	return false
+}
+
+// unfinished says which senders did not finish. It is called with a.mu held.
+func (a *assembly) unfinished() string {
+	if a.parts == 1 {
+		return "the sender did not finish"
+	}
+	var parts []string
+	for p := range a.parts {
+		if m := a.members[p]; m == nil || !m.ended {
+			parts = append(parts, strconv.Itoa(p+1))
+		}
+	}
+	return fmt.Sprintf("of %d parts these did not finish: %s", a.parts, strings.Join(parts, ", "))
+}
+
+// count adds what a member received to the verdict, once. It is called with
+// a.mu held.
+func (a *assembly) count(m *member) {
+	if m.counted {
+		return
+	}
+	m.counted = true
+	s := m.in.Stats()
+	a.verdict.Bytes += s.Bytes
+	a.verdict.Bad += s.BadPiece
+	a.verdict.addLink(LinkUse{Link: m.facts.Link, Sealed: m.facts.Sealed, Bytes: s.Bytes})
+}

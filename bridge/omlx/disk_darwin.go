@@ -1,0 +1,39 @@
+package omlx
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// allocate reserves the space, so that a full disk shows itself before the bytes
+// arrive. File systems that cannot (network ones) only get the size.
+func allocate(f *os.File, size int64) error {
+	want := unix.Fstore_t{Flags: unix.F_ALLOCATEALL, Posmode: unix.F_PEOFPOSMODE, Length: size}
+	err := unix.FcntlFstore(f.Fd(), unix.F_PREALLOCATE, &want)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return os.NewSyscallError("fcntl F_PREALLOCATE", err)
+	}
+	return f.Truncate(size) // reserving does not change the size
+}
+
+// writeBack does nothing: macOS has no call that only starts write-back.
+func writeBack(*os.File, int64, int64) error { return nil }
+
+// dataSync makes the file durable. Sync is F_FULLFSYNC here, which empties the
+// drive's own cache too, and fsync on network file systems, which lack it.
+func dataSync(f *os.File) error { return f.Sync() }
+
+// renameNew renames without ever replacing; file systems that lack the flag get
+// a hard link instead.
+func renameNew(temp, final string) error {
+	err := unix.RenamexNp(temp, final, unix.RENAME_EXCL)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return linkNew(temp, final)
+	}
+	if err != nil {
+		return &os.LinkError{Op: "renamex_np", Old: temp, New: final, Err: err}
+	}
+	return nil
+}

@@ -1,0 +1,96 @@
+package bridge_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"pdlink/bridge"
+	"pdlink/transport"
+	"pdlink/transport/session"
+)
+
+func TestFullTargetHoldsTheSender(t *testing.T) {
+	b := newBench(t, 12, 1000, func(b *bench, _ *bridge.Options, _ *session.Options) { b.target.room = 3 })
+	v, err := b.open(b.dial(), 0, 1).Run(t.Context(), &pieces{size: 1000, list: whole(1000, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)})
+	if err != nil || v.State != bridge.Complete {
+		t.Fatalf("%+v, %v", v, err)
+	}
+	b.check(12)
+}
+
+func TestMoreOpenBlocksThanTheTargetTakes(t *testing.T) {
+	b := newBench(t, 6, 1000, func(b *bench, o *bridge.Options, _ *session.Options) {
+		b.target.room = 3
+		o.IdleWait = 100 * time.Millisecond
+	})
+	var list []piece // no block is whole before all are open
+	for half := range int64(2) {
+		for i := range 6 {
+			list = append(list, piece{i, half * 500, half*500 + 500})
+		}
+	}
+	v, err := b.open(b.dial(), 0, 1).Run(t.Context(), &pieces{size: 1000, list: list, after: func(int) error { return nil }})
+	if err != nil || v.State != bridge.Partial || !strings.Contains(v.Reason, "smaller chunks") {
+		t.Fatalf("%+v, %v", v, err)
+	}
+}
+
+func TestSilentSenders(t *testing.T) {
+	b := newBench(t, 2, 1000, func(_ *bench, o *bridge.Options, _ *session.Options) {
+		o.IdleWait, o.PartWait = 200*time.Millisecond, 50*time.Millisecond
+	})
+	quiet, err := b.dial().Open(t.Context(), request(1, 2)) // never says a word
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := b.open(b.dial(), 0, 2).Run(t.Context(), &pieces{size: 1000, list: whole(1000, 0, 1)})
+	if err != nil || v.State != bridge.Complete {
+		t.Errorf("all is visible, one sender is silent: %+v, %v", v, err)
+	}
+	if _, err := quiet.Finish(t.Context()); err != nil {
+		t.Error(err)
+	}
+	begin := time.Now()
+	quiet, err = b.dial().Open(t.Context(), transport.Request{ID: transport.ID{5}, Kind: "test", Meta: []byte("plan")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := quiet.Finish(t.Context())
+	if err != nil || time.Since(begin) > 5*time.Second {
+		t.Errorf("a sender that sent nothing: %s, %v", res.Result, err)
+	}
+}
+
+func TestNobodyWasAdmitted(t *testing.T) {
+	b := newBench(t, 2, 1000, func(_ *bench, o *bridge.Options, _ *session.Options) { o.PartWait = time.Minute })
+	for range 50 { // each would be kept for PartWait
+		out, err := b.dial().Open(t.Context(), request(0, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out.Cancel("never mind")
+		if v := b.verdict(); v.State != bridge.Partial || v.Bytes != 0 {
+			t.Fatalf("%+v", v)
+		}
+	}
+}
+
+func TestBlocksRemovedMeanwhile(t *testing.T) {
+	b := newBench(t, 3, 1000, func(b *bench, _ *bridge.Options, _ *session.Options) {
+		b.present = []bool{true, true, false}
+		b.visible = func(i int) bool { return i != 1 }
+	})
+	v, err := b.open(b.dial(), 0, 1).Run(t.Context(), &pieces{size: 1000, list: whole(1000, 2)})
+	if err != nil || v.String() != "partial 1/3: block 1 was removed from the store meanwhile" {
+		t.Fatalf("%+v, %v", v, err)
+	}
+}
+
+func TestVerdictIsGivenToASenderThatTakesLittle(t *testing.T) {
+	b := newBench(t, 2, 1000, func(_ *bench, _ *bridge.Options, so *session.Options) { so.MaxMeta = 150 })
+	v, err := b.open(b.dial(), 0, 1).Run(t.Context(), &pieces{size: 1000, list: whole(1000, 0, 1)})
+	if err != nil || v.State != bridge.Complete {
+		t.Fatalf("%+v, %v", v, err)
+	}
+}
