@@ -12,8 +12,8 @@ import (
 )
 
 // The benchmarks move frames of benchPayload bytes through rings of benchSlots
-// slots, so that the floor and the product touch equally cold memory. Compare
-// them within one run.
+// slots, so that the floor and the product touch equally cold memory, with the
+// same congestion control. Compare them within one run.
 const (
 	benchPayload = 1 << 20
 	benchSlots   = 64
@@ -24,6 +24,11 @@ const (
 // reads a frame, no protocol, no checksum.
 func BenchmarkFloor(b *testing.B) {
 	cs, cr := socketPair(b)
+	for _, c := range []*net.TCPConn{cs, cr} {
+		if err := tune(c, benchCongestion(b)); err != nil {
+			b.Fatal(err)
+		}
+	}
 	send, recv := benchRing(b).Memory(), benchRing(b).Memory()
 	const slot = benchPayload + transport.HeaderRoom
 	b.SetBytes(benchPayload)
@@ -62,6 +67,9 @@ func BenchmarkFloor(b *testing.B) {
 // BenchmarkDriver is the link without the session: real frame headers.
 func BenchmarkDriver(b *testing.B) {
 	x, y := driverPair(b, 1)
+	if err := tune(x.lanes[0].conn, benchCongestion(b)); err != nil {
+		b.Fatal(err)
+	}
 	send, recv := benchRing(b).Memory(), benchRing(b).Memory()
 	const slot = benchPayload + transport.HeaderRoom
 	h, _ := frame(b, 1, benchPayload, 1)
@@ -96,18 +104,22 @@ func BenchmarkDriver(b *testing.B) {
 // releases at once.
 func BenchmarkLoopback(b *testing.B) {
 	tests := []struct {
-		name   string
-		sums   []string
-		presum bool
+		name     string
+		sums     []string
+		presum   bool
+		lowWater int
 	}{
-		{"verified", nil, false},
-		{"presummed", nil, true},
-		{"unverified", []string{"none"}, false},
+		{"verified", nil, false, 0},
+		{"presummed", nil, true, 0},
+		{"presummed/every-segment", nil, true, 1},
+		{"unverified", []string{"none"}, false, 0},
 	}
 	for _, tt := range tests {
 		b.Run(tt.name, func(b *testing.B) {
-			o := Options{Session: session.Options{Sums: tt.sums, SendRing: benchRing(b), RecvRing: benchRing(b)}}
-			l := New(o)
+			l := New(Options{
+				LowWater: tt.lowWater, Congestion: benchCongestion(b),
+				Session: session.Options{Sums: tt.sums, SendRing: benchRing(b), RecvRing: benchRing(b)},
+			})
 			s, err := l.Listen(b.Context(), "127.0.0.1:0")
 			if err != nil {
 				b.Fatal(err)
@@ -188,6 +200,17 @@ func drain(ctx context.Context, c transport.Conn) error {
 	}
 }
 
+// benchCongestion is cubic where there is such a thing: bbr, the default of some
+// systems, paces loopback to less than half.
+func benchCongestion(b *testing.B) string {
+	b.Helper()
+	c, _ := socketPair(b)
+	if tune(c, "cubic") != nil {
+		return ""
+	}
+	return "cubic"
+}
+
 // benchRing is a ring whose slots hold benchPayload bytes.
 func benchRing(b *testing.B) *transport.Ring {
 	b.Helper()
@@ -195,6 +218,7 @@ func benchRing(b *testing.B) *transport.Ring {
 	if err != nil {
 		b.Fatal(err)
 	}
+	r.Touch()
 	b.Cleanup(func() { r.Close() })
 	return r
 }

@@ -29,7 +29,7 @@ func (l *Link) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	if addrs[0].Port() == 0 {
 		return nil, fmt.Errorf("tcp: dial %s: port 0 is for listening only", addr)
 	}
-	c, at, err := dialFirst(ctx, addrs)
+	c, at, err := l.dialFirst(ctx, addrs)
 	if err != nil {
 		return nil, fmt.Errorf("tcp: dial %s: %w", addr, err)
 	}
@@ -41,10 +41,10 @@ func (l *Link) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 }
 
 // dialFirst returns a socket to the first address that answers, and which it is.
-func dialFirst(ctx context.Context, addrs []netip.AddrPort) (*net.TCPConn, netip.AddrPort, error) {
+func (l *Link) dialFirst(ctx context.Context, addrs []netip.AddrPort) (*net.TCPConn, netip.AddrPort, error) {
 	var errs []error
 	for _, a := range addrs {
-		c, err := dialSocket(ctx, a)
+		c, err := l.dialSocket(ctx, a)
 		if err == nil {
 			return c, a, nil
 		}
@@ -58,7 +58,7 @@ func dialFirst(ctx context.Context, addrs []netip.AddrPort) (*net.TCPConn, netip
 
 // dialSocket returns a socket with the link's options. TCP_NODELAY is on, as Go
 // sets it: a grant must not wait for the ack of the grant before.
-func dialSocket(ctx context.Context, a netip.AddrPort) (*net.TCPConn, error) {
+func (l *Link) dialSocket(ctx context.Context, a netip.AddrPort) (*net.TCPConn, error) {
 	d := net.Dialer{KeepAliveConfig: keepAlive()}
 	c, err := d.DialContext(ctx, "tcp", a.String())
 	if err != nil {
@@ -72,11 +72,19 @@ func dialSocket(ctx context.Context, a netip.AddrPort) (*net.TCPConn, error) {
 		closeSocket(c) //nolint:errcheck // the error that counts is returned
 		return nil, fmt.Errorf("connect to %v: got %T", a, c)
 	}
-	if err := checkSocket(t); err != nil {
+	if err := l.check(t); err != nil {
 		closeSocket(t) //nolint:errcheck // the error that counts is returned
 		return nil, err
 	}
 	return t, nil
+}
+
+// check looks at a socket's addresses and sets the link's options on it.
+func (l *Link) check(c *net.TCPConn) error {
+	if err := checkSocket(c); err != nil {
+		return err
+	}
+	return tune(c, l.o.Congestion)
 }
 
 // connect does the handshake on c, a fresh control socket to at, dials the lanes
@@ -92,13 +100,13 @@ func (l *Link) connect(ctx context.Context, c *net.TCPConn, at netip.AddrPort) (
 		}
 	}()
 	ctl := newControl(c, wire.MaxHello)
-	o := l.o.Session
+	o := l.session()
 	agreed, err := shake(ctx, ctl, session.Client, &o)
 	if err != nil {
 		return nil, err
 	}
 	for i := range agreed.Lanes {
-		s, err := dialSocket(ctx, at)
+		s, err := l.dialSocket(ctx, at)
 		if err != nil {
 			return nil, fmt.Errorf("lane %d: %w", i, err)
 		}
@@ -114,7 +122,11 @@ func (l *Link) connect(ctx context.Context, c *net.TCPConn, at netip.AddrPort) (
 // when it succeeds.
 func (l *Link) start(ctl *control, lanes []*net.TCPConn, agreed session.Agreement, o session.Options) (transport.Conn, error) {
 	ctl.agreed(agreed.MaxMeta)
-	return session.New(newDriver(ctl, lanes, agreed.MaxPayload), agreed, o, facts(ctl.conn)), nil
+	d, err := newDriver(ctl, lanes, agreed.MaxPayload, l.o.LowWater)
+	if err != nil {
+		return nil, err
+	}
+	return &conn{Conn: session.New(d, agreed, o, facts(ctl.conn)), d: d}, nil
 }
 
 // shake runs the session's handshake on a control socket, bounded by ctx. When

@@ -146,7 +146,7 @@ func TestDialTriesEveryAddress(t *testing.T) {
 	for _, s := range []*listener{dead, live} {
 		addrs = append(addrs, netip.MustParseAddrPort(s.Addr()))
 	}
-	c, at, err := dialFirst(t.Context(), addrs)
+	c, at, err := New(Options{}).dialFirst(t.Context(), addrs)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestDialTriesEveryAddress(t *testing.T) {
 	if at != addrs[1] || c.RemoteAddr().String() != live.Addr() {
 		t.Errorf("connected to %v, want %v", at, addrs[1])
 	}
-	if _, _, err := dialFirst(t.Context(), addrs[:1]); !errors.Is(err, syscall.ECONNREFUSED) {
+	if _, _, err := New(Options{}).dialFirst(t.Context(), addrs[:1]); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("dial of a closed port: %v", err)
 	}
 }

@@ -7,10 +7,27 @@
 // session and answers. From there on package session drives both ends, which
 // are equal.
 //
-// Frames go out with one vectored write and are read straight into the memory
-// of the receiver's slot: nothing is copied in user space. There are no other
-// socket options than TCP_NODELAY and keep-alive; buffers are left to the
-// kernel, which tunes them better than a fixed size does.
+// Frames go out with one vectored write and are read into the memory of the
+// receiver's slot.
+//
+// # Sockets
+//
+// A reader that wakes for every segment costs more than the copying. So it
+// sleeps until a mark of bytes is there, which is what is missing of the payload
+// or Options.LowWater, and one read takes the rest of a payload and the header
+// of the next frame with it. What such a read brings of the next payload, a few
+// KiB, is the only thing that is copied in user space. Where the mark is safe,
+// and why, is said at the type source.
+//
+// TCP_NODELAY is on, keep-alive and the user timeout give up a peer that is gone
+// within 30 s, buffers and congestion control are the system's: it tunes them
+// better than a fixed size does. SocketReporter tells what the kernel granted.
+//
+// MSG_ZEROCOPY is not used. A frame would stay on its way until the peer has
+// acknowledged it, and WriteFrame returns only when its bytes are free, so a lane
+// would have one frame in flight. Its completions are errors to the poller of
+// Go's runtime, which then ends the reader of the same socket for good. Loopback
+// and virtual devices copy all the same.
 //
 // # Who may connect
 //

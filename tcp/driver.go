@@ -31,12 +31,17 @@ type driver struct {
 
 var _ session.Driver = (*driver)(nil)
 
-func newDriver(ctl *control, lanes []*net.TCPConn, maxPayload int) *driver {
+// newDriver owns the sockets when it succeeds. lowWater is Options.LowWater in
+// its range.
+func newDriver(ctl *control, lanes []*net.TCPConn, maxPayload, lowWater int) (*driver, error) {
 	d := &driver{ctl: ctl, lanes: make([]lane, len(lanes)), maxPayload: maxPayload, linger: lingerTime}
 	for i, c := range lanes {
 		d.lanes[i].conn = c
+		if err := d.lanes[i].in.sock.open(c, lowWater); err != nil {
+			return nil, fmt.Errorf("lane %d: %w", i, err)
+		}
 	}
-	return d
+	return d, nil
 }
 
 // WriteControl implements session.Driver.

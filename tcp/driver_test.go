@@ -23,7 +23,9 @@ const testPayload = 1 << 20
 // socketPair returns two ends of a loopback socket.
 func socketPair(t testing.TB) (a, b *net.TCPConn) {
 	t.Helper()
-	nl, err := net.Listen("tcp", "127.0.0.1:0")
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false)
+	nl, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,10 +52,18 @@ func driverPair(t testing.TB, lanes int) (a, b *driver) {
 		x, y := socketPair(t)
 		la, lb = append(la, x), append(lb, y)
 	}
-	a = newDriver(newControl(ca, wire.MaxControl), la, testPayload)
-	b = newDriver(newControl(cb, wire.MaxControl), lb, testPayload)
+	a, b = newTestDriver(t, ca, la, lowWater), newTestDriver(t, cb, lb, lowWater)
 	t.Cleanup(func() { shut(a, b) })
 	return a, b
+}
+
+func newTestDriver(t testing.TB, ctl *net.TCPConn, lanes []*net.TCPConn, lowWater int) *driver {
+	t.Helper()
+	d, err := newDriver(newControl(ctl, wire.MaxControl), lanes, testPayload, lowWater)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
 }
 
 // shut closes both ends at once, as two processes do.

@@ -33,7 +33,7 @@ func (s *listener) greet(c *net.TCPConn) {
 // receive reads the first message of a socket and acts on it. The caller closes
 // c when it fails.
 func (s *listener) receive(ctx context.Context, c *net.TCPConn) error {
-	if err := checkSocket(c); err != nil {
+	if err := s.link.check(c); err != nil {
 		return err
 	}
 	if !s.strangers.enter(c) {
@@ -71,7 +71,7 @@ func (s *listener) receiveControl(ctx context.Context, c *net.TCPConn, hello []b
 	ctl.first = hello
 	// The answer carries the token; it goes out when the token is known here.
 	ctl.hold = true
-	o := s.link.o.Session
+	o := s.link.session()
 	agreed, err := shake(ctx, ctl, session.Server, &o)
 	if err != nil {
 		if errors.Is(err, transport.ErrIncompatible) {

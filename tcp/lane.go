@@ -14,6 +14,7 @@ import (
 // lane moves frames on one socket. One goroutine writes and one reads.
 type lane struct {
 	conn *net.TCPConn
+	in   inbound
 
 	// The two parts of a frame that is being written. WriteTo consumes the
 	// slice vec, so it is cut anew from parts for each frame; both live here
@@ -35,10 +36,11 @@ func (l *lane) write(header, payload []byte) error {
 	return nil
 }
 
-// read receives a frame: header into header, payload straight into what place
-// returns. io.EOF means that the peer ended its direction between two frames.
+// read receives a frame: header into header, payload into what place returns,
+// straight from the socket but for what came along with the header. io.EOF means
+// that the peer ended its direction between two frames.
 func (l *lane) read(header []byte, maxPayload int, place session.Placer) (int, error) {
-	if _, err := io.ReadFull(l.conn, header[:wire.FixedHeader]); err != nil {
+	if err := l.in.fill(header[:wire.FixedHeader], false); err != nil {
 		if errors.Is(err, io.EOF) {
 			return 0, io.EOF
 		}
@@ -51,7 +53,7 @@ func (l *lane) read(header []byte, maxPayload int, place session.Placer) (int, e
 	if headerLen > len(header) {
 		return 0, fmt.Errorf("%w: frame header of %d bytes, room for %d", transport.ErrProtocol, headerLen, len(header))
 	}
-	if _, err := io.ReadFull(l.conn, header[wire.FixedHeader:headerLen]); err != nil {
+	if err := l.in.fill(header[wire.FixedHeader:headerLen], false); err != nil {
 		return 0, fmt.Errorf("read piece list: %w", noEOF(err))
 	}
 	payload, err := place(header[:headerLen])
@@ -61,7 +63,7 @@ func (l *lane) read(header []byte, maxPayload int, place session.Placer) (int, e
 	if len(payload) != payloadLen {
 		return 0, fmt.Errorf("tcp: placed %d bytes for a payload of %d", len(payload), payloadLen)
 	}
-	if _, err := io.ReadFull(l.conn, payload); err != nil {
+	if err := l.in.fill(payload, true); err != nil {
 		return 0, fmt.Errorf("read payload of %d bytes: %w", payloadLen, noEOF(err))
 	}
 	return headerLen, nil

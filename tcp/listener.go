@@ -22,6 +22,9 @@ func (l *Link) Listen(ctx context.Context, addr string) (transport.Listener, err
 		return nil, err
 	}
 	lc := net.ListenConfig{KeepAliveConfig: keepAlive()}
+	// Package net listens for multipath TCP where it can. Its sockets lack some
+	// of the options here, and lanes are the link's own way of using more paths.
+	lc.SetMultipathTCP(false)
 	nl, err := lc.Listen(ctx, "tcp", addrs[0].String())
 	if err != nil {
 		return nil, fmt.Errorf("tcp: listen at %s: %w", addr, err)
@@ -31,6 +34,12 @@ func (l *Link) Listen(ctx context.Context, addr string) (transport.Listener, err
 		nl.Close() //nolint:errcheck // the error that counts is returned
 		return nil, fmt.Errorf("tcp: listen at %s: got %T", addr, nl)
 	}
+	if l.o.Congestion != "" { // to fail now and not with the first peer
+		if err := tune(tl, l.o.Congestion); err != nil {
+			nl.Close() //nolint:errcheck // the error that counts is returned
+			return nil, fmt.Errorf("tcp: listen at %s: %w", addr, err)
+		}
+	}
 	s := &listener{
 		link:      l,
 		nl:        tl,
@@ -38,6 +47,7 @@ func (l *Link) Listen(ctx context.Context, addr string) (transport.Listener, err
 		waiting:   table{limit: maxPending},
 		queue:     make(chan *arrival, maxUnaccepted),
 	}
+	l.session() // so that no peer waits for the measuring of sums
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.running.Go(s.serve)
 	return s, nil

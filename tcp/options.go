@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"net"
+	"sync"
 	"time"
 
 	"pdlink/transport"
@@ -11,7 +12,9 @@ import (
 // Options of a Link. The zero value works.
 type Options struct {
 	// Session is passed to every connection of the link. Its HandshakeTimeout
-	// bounds what a listener gives a peer, from accept to the last lane.
+	// bounds what a listener gives a peer, from accept to the last lane. No
+	// Sums means those of this build in the order of transport.MeasureSums,
+	// measured by the first Dial or Listen; the dialling end's order counts.
 	Session session.Options
 
 	// Lanes is how many data sockets a connection may have; the smaller wish
@@ -22,6 +25,17 @@ type Options struct {
 	// DialTimeout bounds one attempt of Dial, with the handshake and all
 	// lanes. Zero or less means Session.HandshakeTimeout.
 	DialTimeout time.Duration
+
+	// LowWater is how many bytes of a payload, or what is left of it, wake the
+	// goroutine that reads a lane. Zero means 1 MiB; 1 or less wakes it for every
+	// segment; at most transport.MaxSlot. The kernel may hold less
+	// (SocketFacts.LowWater); systems without SO_RCVLOWAT ignore it.
+	LowWater int
+
+	// Congestion is the congestion control of the link's sockets, for measuring
+	// ("cubic"). Empty means the system's. Where it cannot be had, Dial and
+	// Listen fail.
+	Congestion string
 
 	// OnReject, when set, is told of every socket that a listener dropped: the
 	// peer's address (empty when accepting itself failed) and why. It is
@@ -39,6 +53,10 @@ func (o Options) withDefaults() Options {
 	if o.DialTimeout <= 0 {
 		o.DialTimeout = o.Session.HandshakeTimeout
 	}
+	if o.LowWater == 0 {
+		o.LowWater = lowWater
+	}
+	o.LowWater = max(1, min(o.LowWater, maxLowWater))
 	if o.OnReject == nil {
 		o.OnReject = func(string, error) {}
 	}
@@ -49,13 +67,27 @@ func (o Options) withDefaults() Options {
 type Link struct {
 	o     Options
 	names resolver
+	sums  func() []string // measures when it is first called; nil: Options.Session.Sums
 }
 
 var _ transport.Link = (*Link)(nil)
 
 // New returns a link. It opens nothing.
 func New(o Options) *Link {
-	return &Link{o: o.withDefaults(), names: net.DefaultResolver}
+	l := &Link{o: o.withDefaults(), names: net.DefaultResolver}
+	if len(o.Session.Sums) == 0 {
+		l.sums = sync.OnceValue(transport.SumsByRate)
+	}
+	return l
+}
+
+// session returns the options of one connection's session.
+func (l *Link) session() session.Options {
+	o := l.o.Session
+	if l.sums != nil {
+		o.Sums = l.sums()
+	}
+	return o
 }
 
 // facts are what the link knows of a connection; the session adds what was

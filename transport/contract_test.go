@@ -40,25 +40,25 @@ func TestRequestValidate(t *testing.T) {
 	tests := []struct {
 		name string
 		r    transport.Request
-		ok   bool
+		want error
 	}{
-		{"zero", transport.Request{}, true},
-		{"last part", transport.Request{Part: 63, Parts: transport.MaxParts}, true},
-		{"largest", transport.Request{Kind: strings.Repeat("k", transport.MaxKind), Meta: make([]byte, transport.MaxMeta)}, true},
-		{"part of one", transport.Request{Part: 1}, false},
-		{"part = parts", transport.Request{Part: 2, Parts: 2}, false},
-		{"negative part", transport.Request{Part: -1, Parts: 2}, false},
-		{"negative parts", transport.Request{Parts: -1}, false},
-		{"65 parts", transport.Request{Parts: transport.MaxParts + 1}, false},
-		{"long kind", transport.Request{Kind: strings.Repeat("k", transport.MaxKind+1)}, false},
-		{"long meta", transport.Request{Meta: make([]byte, transport.MaxMeta+1)}, false},
+		{"zero", transport.Request{}, nil},
+		{"last part", transport.Request{Part: 63, Parts: transport.MaxParts}, nil},
+		{"largest", transport.Request{Kind: strings.Repeat("k", transport.MaxKind), Meta: make([]byte, transport.MaxMeta)}, nil},
+		{"part of one", transport.Request{Part: 1}, transport.ErrInvalid},
+		{"part = parts", transport.Request{Part: 2, Parts: 2}, transport.ErrInvalid},
+		{"negative part", transport.Request{Part: -1, Parts: 2}, transport.ErrInvalid},
+		{"negative parts", transport.Request{Parts: -1}, transport.ErrInvalid},
+		{"65 parts", transport.Request{Parts: transport.MaxParts + 1}, transport.ErrInvalid},
+		{"long kind", transport.Request{Kind: strings.Repeat("k", transport.MaxKind+1)}, transport.ErrTooLarge},
+		{"long meta", transport.Request{Meta: make([]byte, transport.MaxMeta+1)}, transport.ErrTooLarge},
 	}
 	for _, tt := range tests {
 		err := tt.r.Validate()
-		if tt.ok && err != nil || !tt.ok && !errors.Is(err, transport.ErrTooLarge) {
-			t.Errorf("%s: %v, want ok %v", tt.name, err, tt.ok)
+		if !errors.Is(err, tt.want) {
+			t.Errorf("%s: %v, want %v", tt.name, err, tt.want)
 		}
-		if tt.ok && tt.r.Parts < 1 {
+		if tt.want == nil && tt.r.Parts < 1 {
 			t.Errorf("%s: Parts %d after Validate", tt.name, tt.r.Parts)
 		}
 	}

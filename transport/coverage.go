@@ -1,6 +1,9 @@
 package transport
 
-import "slices"
+import (
+	"iter"
+	"slices"
+)
 
 // Coverage records which bytes of one block have arrived: a sorted list of
 // disjoint, non-adjacent ranges. The zero value covers nothing. It is not safe
@@ -52,43 +55,35 @@ func (c *Coverage) Add(r Range) uint64 {
 	return fresh
 }
 
-// Missing calls yield for each uncovered range below size, in order.
-func (c *Coverage) Missing(size uint64, yield func(Range)) {
-	at := uint64(0)
-	for _, x := range c.ranges {
-		if x.Begin >= size {
-			break
-		}
-		if x.Begin > at {
-			yield(Range{at, x.Begin})
-		}
-		at = max(at, x.End)
-	}
-	if at < size {
-		yield(Range{at, size})
-	}
+// Missing is the uncovered ranges below size, in order. The sequence must not
+// outlive the next Add.
+func (c *Coverage) Missing(size uint64) iter.Seq[Range] {
+	return c.Uncovered(Range{0, size})
 }
 
-// Uncovered calls yield for each part of r that is not covered, in order: what
-// is left to take when two senders sent the same bytes.
-func (c *Coverage) Uncovered(r Range, yield func(Range)) {
-	at := r.Begin
-	lo, _ := slices.BinarySearchFunc(c.ranges, r.Begin, func(x Range, b uint64) int {
-		if x.End <= b {
-			return -1
+// Uncovered is the parts of r that are not covered, in order: what is left to
+// take when two senders sent the same bytes. The sequence must not outlive the
+// next Add.
+func (c *Coverage) Uncovered(r Range) iter.Seq[Range] {
+	return func(yield func(Range) bool) {
+		at := r.Begin
+		lo, _ := slices.BinarySearchFunc(c.ranges, r.Begin, func(x Range, b uint64) int {
+			if x.End <= b {
+				return -1
+			}
+			return 1
+		})
+		for _, x := range c.ranges[lo:] {
+			if x.Begin >= r.End {
+				break
+			}
+			if x.Begin > at && !yield(Range{at, x.Begin}) {
+				return
+			}
+			at = max(at, x.End)
 		}
-		return 1
-	})
-	for _, x := range c.ranges[lo:] {
-		if x.Begin >= r.End {
-			break
+		if at < r.End {
+			yield(Range{at, r.End})
 		}
-		if x.Begin > at {
-			yield(Range{at, x.Begin})
-		}
-		at = max(at, x.End)
-	}
-	if at < r.End {
-		yield(Range{at, r.End})
 	}
 }

@@ -4,7 +4,9 @@ import "sync/atomic"
 
 // Delivery is what Incoming.Recv lends: a frame of verified pieces, or a mark
 // that the sender's flush left in the stream. It belongs to one goroutine at a
-// time and ends with Release (a frame) or Flushed (a mark), exactly once.
+// time and ends with Release (a frame) or Flushed (a mark), exactly once. Ending
+// it twice, or by the method of the other kind, is a fault of the program that
+// would lose a slot or leave the sender waiting, so it panics.
 type Delivery struct {
 	pieces  []Piece
 	payload []byte
@@ -29,8 +31,11 @@ func (d *Delivery) Data(i int) []byte {
 }
 
 // Release gives the frame's memory back, which grants the sender another
-// frame. It panics when called twice.
+// frame. It panics when called twice and on a mark.
 func (d *Delivery) Release() {
+	if d.mark {
+		panic("transport: mark released; Flushed ends it")
+	}
 	if !d.ended.CompareAndSwap(false, true) {
 		panic("transport: delivery released twice")
 	}
@@ -41,8 +46,14 @@ func (d *Delivery) Release() {
 
 // Flushed answers a mark: everything delivered before it is durable except
 // missing, which the sender is asked to send again. The list is cut at
-// MaxMissing entries.
+// MaxMissing entries; entries of no bytes are left out. It panics when called
+// twice and on a frame. Errors: ErrInvalid (an entry would end past 2^64; the
+// transfer is then cancelled, since its sender must not wait for ever),
+// ErrCancelled, ErrLost, ErrClosed.
 func (d *Delivery) Flushed(missing []Piece) error {
+	if !d.mark {
+		panic("transport: frame answered as a mark; Release ends it")
+	}
 	if !d.ended.CompareAndSwap(false, true) {
 		panic("transport: mark answered twice")
 	}

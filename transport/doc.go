@@ -22,8 +22,8 @@
 //
 // [Outgoing.Lease] hands out a slot, the caller fills it, [Outgoing.Send] takes
 // it back. Each lease ends exactly once, by Send or by [Lease.Release]. The slot
-// becomes free when every block that the frame touches is acknowledged durable,
-// or, for a transfer whose source can be read again ([Request.Replayable]), as
+// becomes free when every block that the frame touches is acknowledged durable
+// (until then the link sends again from it what was damaged on the way), or, for a transfer whose source can be read again ([Request.Replayable]), as
 // soon as the link no longer needs the bytes. On the other side
 // [Incoming.Recv] lends a [Delivery] until [Delivery.Release].
 //
@@ -38,7 +38,8 @@
 //
 // A receiver that does not release deliveries stops granting; Send then waits,
 // then Lease waits, and nothing else on the connection does. Memory is bounded
-// by the two rings whatever the length of a transfer.
+// by the two rings whatever the length of a transfer. Transfers that share a
+// receive ring share its slots: none is refused while another could do with less.
 //
 // # Ends
 //

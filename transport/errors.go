@@ -9,13 +9,14 @@ import (
 // Sentinels, one for each decision that a caller can take. They are wrapped
 // with what, where and which peer; test with errors.Is.
 var (
-	// ErrClosed is returned by every call after this end closed the object.
-	// It Is net.ErrClosed.
+	// ErrClosed is returned by every call after this end ended the object in
+	// order: it closed the connection or the listener, or finished the
+	// transfer. It Is net.ErrClosed.
 	ErrClosed = fmt.Errorf("transport: %w", net.ErrClosed)
 
 	// ErrLost is returned when the connection ended without this end asking:
-	// cut, reset, the peer died or closed. The transfer may be opened again on
-	// another connection.
+	// cut, reset, the peer died, closed, or went silent. The transfer may be
+	// opened again on another connection.
 	ErrLost = errors.New("transport: connection lost")
 
 	// ErrRefused is returned by Open when the peer declined the transfer.
@@ -33,20 +34,32 @@ var (
 	// cancelled; the cause is a *CancelledError.
 	ErrCancelled = errors.New("transport: transfer cancelled")
 
-	// ErrMissing is returned by Flush when some pieces are not durable at the
-	// peer; the cause is a *MissingError that lists what has to be sent again.
+	// ErrMissing is returned by Flush and Finish when some pieces are not
+	// durable at the peer and this end cannot send them again by itself; the
+	// cause is a *MissingError that lists what the caller has to send again.
 	ErrMissing = errors.New("transport: pieces missing")
 
-	// ErrTooLarge is returned when the caller asks for more than the
-	// connection's facts allow. Nothing was sent.
+	// ErrTooLarge is returned when the caller asks for more than the limits
+	// of the contract or the connection's facts allow: ask for less. Nothing
+	// was sent.
 	ErrTooLarge = errors.New("transport: too large")
 
+	// ErrInvalid is returned for a value that would be wrong on every
+	// connection: part 3 of 2, a piece of no bytes, a name that cannot be
+	// shown. The calling program has to change. Nothing was sent.
+	ErrInvalid = errors.New("transport: invalid value")
+
+	// ErrDecided is returned by Admit and Refuse of an offer whose fate was
+	// decided before: there is nothing left to do about it.
+	ErrDecided = errors.New("transport: offer decided before")
+
 	// ErrProtocol is returned when the peer said something that the protocol
-	// does not allow; the connection is closed.
+	// does not allow; the connection is closed. Calls on an established
+	// connection return it together with ErrLost.
 	ErrProtocol = errors.New("transport: protocol violation")
 
-	// ErrIncompatible is returned by Dial and Accept when the two ends share
-	// no protocol version or no checksum. Upgrade the older end.
+	// ErrIncompatible is returned by Dial when the two ends share no protocol
+	// version or no checksum. Upgrade the older end.
 	ErrIncompatible = errors.New("transport: incompatible peer")
 
 	// ErrUnavailable is returned by the constructors and calls of a link that

@@ -12,7 +12,7 @@ import (
 func newLease(t *testing.T, limit int) (*transport.Lease, *transport.Ring) {
 	t.Helper()
 	r := newRing(t, 2)
-	l := transport.NewLease(limit)
+	l := transport.NewLease(limit, nil)
 	l.Reset(take(t, r))
 	return l, r
 }
@@ -68,12 +68,14 @@ func TestLeaseRefusals(t *testing.T) {
 		name   string
 		offset uint64
 		n      int
+		want   error
 	}{
-		{"nothing", 0, 0}, {"negative", 0, -1}, {"more than room", 0, 101}, {"most negative", 0, math.MinInt},
-		{"past the end of the space", math.MaxUint64, 1}, {"across it", math.MaxUint64 - 5, 10},
+		{"nothing", 0, 0, transport.ErrInvalid}, {"negative", 0, -1, transport.ErrInvalid},
+		{"more than room", 0, 101, transport.ErrTooLarge}, {"most negative", 0, math.MinInt, transport.ErrInvalid},
+		{"past the end of the space", math.MaxUint64, 1, transport.ErrInvalid}, {"across it", math.MaxUint64 - 5, 10, transport.ErrInvalid},
 	} {
-		if _, err := l.Reserve(1, tt.offset, tt.n); !errors.Is(err, transport.ErrTooLarge) {
-			t.Errorf("%s: %v", tt.name, err)
+		if _, err := l.Reserve(1, tt.offset, tt.n); !errors.Is(err, tt.want) {
+			t.Errorf("%s: %v, want %v", tt.name, err, tt.want)
 		}
 	}
 	if n := l.Append(1, math.MaxUint64, []byte("x")); n != 0 {
@@ -125,14 +127,36 @@ func TestLeaseEndsOnce(t *testing.T) {
 	slot.Put()
 }
 
+// TestLeaseReleased gives a lease that is not sent to whoever made it.
+func TestLeaseReleased(t *testing.T) {
+	r := newRing(t, 2)
+	var back []*transport.Lease
+	l := transport.NewLease(100, func(l *transport.Lease) {
+		back = append(back, l)
+		l.Slot().Put()
+	})
+	s := take(t, r)
+	l.Reset(s)
+	if l.Slot() != s {
+		t.Error("the lease has another slot")
+	}
+	l.Release()
+	if len(back) != 1 || back[0] != l || r.InUse() != 0 {
+		t.Errorf("given back to its maker: %v, %d slots in use", back, r.InUse())
+	}
+	mustPanic(t, "second Release", l.Release)
+	if len(back) != 1 {
+		t.Error("given back twice")
+	}
+}
+
 func TestLeaseAllocations(t *testing.T) {
 	l, r := newLease(t, 1000)
 	l.Release()
 	data := make([]byte, 10)
 	sum := func(p []byte) uint64 { return uint64(len(p)) }
 	if n := testing.AllocsPerRun(100, func() {
-		s, _ := r.TryTake()
-		l.Reset(s)
+		l.Reset(take(t, r))
 		for i := range 50 {
 			l.Append(uint32(i), 0, data)
 		}
@@ -158,6 +182,7 @@ func TestDeliveryFrame(t *testing.T) {
 		if d.Mark() || len(d.Pieces()) != 2 || string(d.Data(0)) != "ab" || string(d.Data(1)) != "cde" || cap(d.Data(0)) != 2 {
 			t.Errorf("mark %v, pieces %v, data %q %q", d.Mark(), d.Pieces(), d.Data(0), d.Data(1))
 		}
+		mustPanic(t, "Flushed of a frame", func() { d.Flushed(nil) })
 		d.Release()
 		mustPanic(t, "second Release", d.Release)
 	}
@@ -179,5 +204,10 @@ func TestDeliveryMark(t *testing.T) {
 		t.Errorf("Flushed: %v, missing %v", err, missing)
 	}
 	mustPanic(t, "second Flushed", func() { d.Flushed(nil) })
+	d.SetMark(func(*transport.Delivery, []transport.Piece) error { return answer })
+	mustPanic(t, "Release of a mark", d.Release)
+	if err := d.Flushed(nil); !errors.Is(err, answer) {
+		t.Errorf("Flushed after a wrong Release: %v", err)
+	}
 	mustPanic(t, "Release after Flushed", d.Release)
 }

@@ -17,12 +17,14 @@ const (
 	DefaultSlot = 1<<20 + HeaderRoom
 
 	// DefaultSlots is the number of slots of a ring made without a wish:
-	// enough for four transfers with DefaultWindow each.
+	// enough for three busy transfers with DefaultWindow each, or for dozens
+	// that share it.
 	DefaultSlots = 64
 
-	// DefaultWindow is how many frames a receiver grants one transfer ahead
-	// of what it has released: 16 MiB at DefaultSlot, twice the
-	// bandwidth-delay product of 10 Gbit/s at 5 ms.
+	// DefaultWindow is the most frames that a receiver grants one transfer
+	// ahead of what it has released: 16 MiB at DefaultSlot. 10 Gbit/s at 5 ms
+	// have 6.25 MB under way; the rest is for frames that are being verified
+	// and written while the next ones come.
 	DefaultWindow = 16
 
 	// MaxPieces is the number of pieces of one frame whose list fits in

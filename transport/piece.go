@@ -65,7 +65,9 @@ type Request struct {
 	Meta []byte
 }
 
-// Validate checks the request's own limits and fills defaults.
+// Validate checks the request's own rules and fills defaults. Errors:
+// ErrTooLarge (Kind or Meta above their limits), ErrInvalid (Part and Parts do
+// not fit each other or MaxParts). That Kind is printable is checked by Open.
 func (r *Request) Validate() error {
 	if r.Parts == 0 {
 		r.Parts = 1
@@ -76,7 +78,7 @@ func (r *Request) Validate() error {
 	case len(r.Meta) > MaxMeta:
 		return fmt.Errorf("%w: meta of %d bytes, limit %d", ErrTooLarge, len(r.Meta), MaxMeta)
 	case r.Parts < 1 || r.Parts > MaxParts || r.Part < 0 || r.Part >= r.Parts:
-		return fmt.Errorf("%w: part %d of %d, limit %d parts", ErrTooLarge, r.Part, r.Parts, MaxParts)
+		return fmt.Errorf("%w: part %d of %d: parts count from 0, and there are 1 to %d", ErrInvalid, r.Part, r.Parts, MaxParts)
 	}
 	return nil
 }

@@ -30,8 +30,14 @@ type Ring struct {
 	gone     chan struct{} // closed with the ring
 }
 
-// pageSize is the smallest page of the platforms in use.
-const pageSize = 4 << 10
+const (
+	// pageSize is the smallest page of the platforms in use.
+	pageSize = 4 << 10
+
+	// hugePage is the size of a huge page on amd64 and on arm64 with pages of
+	// 4 KiB. Less memory than that has no use for one.
+	hugePage = 2 << 20
+)
 
 type slot struct {
 	index int
@@ -41,8 +47,9 @@ type slot struct {
 
 // NewRing makes a ring in memory of its own, outside the Go heap and
 // page-aligned. Zero values mean DefaultSlots and DefaultSlot. Memory is taken
-// from the system as slots are first used; the slot given back last is handed
-// out first, so a light load stays in few warm slots. Touch takes all of it.
+// from the system as slots are first used, on Linux in huge pages where it has
+// them; the slot given back last is handed out first, so a light load stays in
+// few warm slots. Touch takes all of it.
 func NewRing(slots, slotSize int) (*Ring, error) {
 	if slots == 0 {
 		slots = DefaultSlots
@@ -57,13 +64,16 @@ func NewRing(slots, slotSize int) (*Ring, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map ring of %d slots of %d bytes: %w", slots, slotSize, err)
 	}
+	preferHugePages(mem)
 	r := cutRing(mem, slotSize)
 	r.unmap = unmap
 	return r, nil
 }
 
 // WrapRing makes a ring of memory that somebody else made, for example shared
-// with an engine's process. The memory must stay mapped until Close returned.
+// with an engine's process. The memory must stay mapped until Close returned. Its
+// alignment is not checked: slots are aligned to a page where mem is, which is
+// what devices and the like want.
 func WrapRing(mem []byte, slotSize int) (*Ring, error) {
 	if slotSize <= 0 || len(mem)%slotSize != 0 {
 		return nil, fmt.Errorf("transport: ring of %d bytes is no multiple of slot size %d", len(mem), slotSize)
@@ -124,7 +134,8 @@ func (r *Ring) SlotSize() int { return r.slotSize }
 // Payload is the number of payload bytes that a slot holds.
 func (r *Ring) Payload() int { return r.slotSize - HeaderRoom }
 
-// Memory is the whole region, for registration with a device.
+// Memory is the whole region, for registration with a device. It must not be
+// touched after Close returned without an error: it may not be mapped any more.
 func (r *Ring) Memory() []byte { return r.mem }
 
 // InUse is the number of slots that are taken now, 0 after Close.
@@ -151,12 +162,34 @@ func (r *Ring) Promise(want int) int {
 	}
 }
 
-// Unpromise gives back n slots of an earlier Promise.
-func (r *Ring) Unpromise(n int) { r.promised.Add(-int64(n)) }
+// Unpromise gives back n slots of an earlier Promise. Giving back more than was
+// promised is a fault of the program that would promise slots twice, so it
+// panics.
+func (r *Ring) Unpromise(n int) {
+	if n < 0 {
+		panic("transport: fewer than no slots unpromised")
+	}
+	if r.promised.Add(-int64(n)) < 0 {
+		r.promised.Add(int64(n))
+		panic("transport: more slots unpromised than promised")
+	}
+}
 
-// Take waits for a free slot. done is closed when waiting is pointless; Take
-// then returns ErrClosed, and so it does when the ring is closed.
+// Unpromised is the number of slots that Promise can still reserve now.
+func (r *Ring) Unpromised() int { return len(r.slots) - int(r.promised.Load()) }
+
+// Take waits for a free slot. Errors: the context's; ErrClosed when done, which
+// says that waiting is pointless, or the ring is closed. With an ended context or
+// a closed done it hands out nothing, free slots or not.
 func (r *Ring) Take(ctx context.Context, done <-chan struct{}) (Slot, error) {
+	if err := ctx.Err(); err != nil {
+		return Slot{}, err
+	}
+	select {
+	case <-done:
+		return Slot{}, ErrClosed
+	default:
+	}
 	select {
 	case <-r.free:
 		return r.pop(), nil
@@ -171,16 +204,6 @@ func (r *Ring) Take(ctx context.Context, done <-chan struct{}) (Slot, error) {
 		return Slot{}, ErrClosed
 	case <-r.gone:
 		return Slot{}, ErrClosed
-	}
-}
-
-// TryTake returns a free slot, or false.
-func (r *Ring) TryTake() (Slot, bool) {
-	select {
-	case <-r.free:
-		return r.pop(), true
-	default:
-		return Slot{}, false
 	}
 }
 

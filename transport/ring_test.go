@@ -30,11 +30,21 @@ func newRing(t *testing.T, slots int) *transport.Ring {
 
 func take(t *testing.T, r *transport.Ring) transport.Slot {
 	t.Helper()
-	s, ok := r.TryTake()
-	if !ok || !s.Valid() {
-		t.Fatal("no slot free")
+	s, err := r.Take(t.Context(), nil)
+	if err != nil || !s.Valid() {
+		t.Fatalf("no slot free: %v", err)
 	}
 	return s
+}
+
+// empty checks that no slot can be had.
+func empty(t *testing.T, r *transport.Ring) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+	defer cancel()
+	if _, err := r.Take(ctx, nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Take with no slot free: %v", err)
+	}
 }
 
 func mustPanic(t *testing.T, what string, f func()) {
@@ -69,8 +79,9 @@ func TestRingShape(t *testing.T) {
 			t.Errorf("slot %d: payload is elsewhere or reaches into the next slot", s.Index())
 		}
 	}
-	if _, ok := r.TryTake(); ok || len(seen) != 3 || r.InUse() != 3 {
-		t.Errorf("a fourth slot: %v; %d different ones, %d in use", ok, len(seen), r.InUse())
+	empty(t, r)
+	if len(seen) != 3 || r.InUse() != 3 {
+		t.Errorf("%d different slots, %d in use", len(seen), r.InUse())
 	}
 	for i, s := range slots {
 		s.Put()
@@ -176,6 +187,15 @@ func TestRingTakeEnds(t *testing.T) {
 			t.Errorf("%s: %v, want %v", tt.name, err, tt.want)
 		}
 	}
+	// What has ended before gets nothing, free slots or not.
+	a.Put()
+	if _, err := r.Take(ctx, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("Take with an ended context and a free slot: %v", err)
+	}
+	if _, err := r.Take(context.Background(), done); !errors.Is(err, transport.ErrClosed) {
+		t.Errorf("Take that is pointless with a free slot: %v", err)
+	}
+	a = take(t, r)
 	got := make(chan transport.Slot)
 	go func() {
 		s, err := r.Take(context.Background(), nil)
@@ -191,12 +211,6 @@ func TestRingTakeEnds(t *testing.T) {
 	}
 	s.Put()
 	b.Put()
-	// A free slot is handed out even when waiting would be pointless.
-	if s, err := r.Take(ctx, done); err != nil {
-		t.Errorf("with a free slot: %v", err)
-	} else {
-		s.Put()
-	}
 }
 
 func TestRingPromise(t *testing.T) {
@@ -209,6 +223,18 @@ func TestRingPromise(t *testing.T) {
 			t.Errorf("step %d: Promise(%d) = %d, want %d", i, s.want, got, s.got)
 		}
 		r.Unpromise(s.back)
+	}
+	if n := r.Unpromised(); n != 8 {
+		t.Errorf("%d slots unpromised, want 8", n)
+	}
+	r.Promise(3)
+	if n := r.Unpromised(); n != 5 {
+		t.Errorf("%d slots unpromised, want 5", n)
+	}
+	mustPanic(t, "Unpromise of more than was promised", func() { r.Unpromise(4) })
+	mustPanic(t, "Unpromise of less than nothing", func() { r.Unpromise(-1) })
+	if n := r.Unpromised(); n != 5 {
+		t.Errorf("%d slots unpromised after faults, want 5", n)
 	}
 }
 
@@ -239,9 +265,6 @@ func TestRingClose(t *testing.T) {
 		if err := r.Close(); err != nil {
 			t.Errorf("close: %v", err)
 		}
-	}
-	if _, ok := r.TryTake(); ok {
-		t.Error("a closed ring gave a slot out")
 	}
 	if _, err := r.Take(context.Background(), nil); !errors.Is(err, transport.ErrClosed) {
 		t.Errorf("Take from a closed ring: %v", err)

@@ -6,18 +6,23 @@ import "context"
 // an options struct; there is no registry. A Link may be used concurrently.
 type Link interface {
 	// Dial connects to a listener of the same link. The address is the part of
-	// the URL after "scheme://". The context bounds the attempt only.
+	// the URL after "scheme://". The context bounds the attempt only. Errors:
+	// ErrIncompatible, ErrProtocol, ErrLost (it ended during the handshake),
+	// ErrUnavailable, ErrInsecure, the context's; another one says that nobody
+	// was reached.
 	Dial(ctx context.Context, addr string) (Conn, error)
 
-	// Listen starts to accept connections at addr.
+	// Listen starts to accept connections at addr. Errors: ErrUnavailable,
+	// ErrInsecure, the context's; another one says that the address cannot be
+	// had.
 	Listen(ctx context.Context, addr string) (Listener, error)
 }
 
 // Listener accepts connections. It may be used concurrently.
 type Listener interface {
 	// Accept returns the next connection whose handshake succeeded. Peers that
-	// fail theirs are dropped and never surface here. After Close it returns
-	// an error that Is ErrClosed.
+	// fail theirs are dropped and never surface here. Errors: ErrClosed, the
+	// context's.
 	Accept(ctx context.Context) (Conn, error)
 
 	// Addr is the address that Dial of the same link takes, with the port
@@ -32,8 +37,11 @@ type Listener interface {
 // Conn is a connection to one peer. All methods may be called concurrently.
 type Conn interface {
 	// Open offers a transfer and returns when the peer has admitted it. The
-	// request is copied. Errors: ErrRefused and its kinds, ErrTooLarge,
-	// ErrLost, ErrClosed, the context's.
+	// request is copied. Errors: ErrRefused and its kinds; ErrTooLarge and
+	// ErrInvalid, which Request.Validate explains, also for Meta above
+	// Facts.MaxMeta and for a Kind that is not printable; ErrCancelled (by a
+	// peer that does not say why it refuses), ErrLost, ErrClosed, the
+	// context's.
 	Open(ctx context.Context, r Request) (Outgoing, error)
 
 	// Accept returns the next transfer that the peer offers. Each offer must
@@ -43,7 +51,9 @@ type Conn interface {
 	// Facts tells what this connection can do. They never change.
 	Facts() Facts
 
-	// Close ends all transfers of the connection and waits for its goroutines.
+	// Close ends all transfers of the connection and waits for its
+	// goroutines. What was said before it, results above all, still goes out
+	// to a peer that reads. It is idempotent.
 	Close() error
 }
 
@@ -54,13 +64,16 @@ type Offer interface {
 	// incoming transfer ends; they must not be changed.
 	Request() Request
 
-	// Admit takes the transfer on; answer (at most MaxMeta bytes, copied)
-	// reaches the opener as Outgoing.Answer. It fails with ErrBusy when the
-	// receive ring has no slot left to promise (the opener has then been told
-	// so), or with ErrLost, ErrCancelled, ErrClosed.
+	// Admit takes the transfer on; answer (at most Facts.MaxMeta bytes,
+	// copied) reaches the opener as Outgoing.Answer. Errors: ErrTooLarge (the
+	// answer; the offer stays undecided), ErrBusy (the receive ring has no
+	// slot left to promise) or the system's (it has no memory for a ring): the
+	// opener has then been refused; ErrDecided, ErrCancelled, ErrLost,
+	// ErrClosed.
 	Admit(answer []byte) (Incoming, error)
 
-	// Refuse declines it. The reason is for people.
+	// Refuse declines it. The reason is for people; it is made printable and
+	// cut to MaxReason. Errors: ErrDecided, ErrCancelled, ErrLost, ErrClosed.
 	Refuse(code RefuseCode, reason string) error
 }
 
@@ -75,20 +88,28 @@ type Outgoing interface {
 	Lease(ctx context.Context) (*Lease, error)
 
 	// Send hands a filled lease over, waiting for a grant where needed. The
-	// lease has ended when Send returns, whatever it returns. A nil error
-	// says that the frame is queued, not that it arrived. An empty lease is
-	// given back and nothing is sent.
+	// lease has ended when Send returns, whatever it returns; sending one that
+	// has ended before panics. A nil error says that the frame is queued, not
+	// that it arrived. An empty lease is given back and nothing is sent.
+	// Errors: ErrTooLarge (a lease of more than Facts.MaxPayload, which Lease
+	// does not hand out), ErrCancelled, ErrLost, ErrClosed, the context's.
 	Send(ctx context.Context, l *Lease) error
 
 	// Flush returns nil when the peer has verified everything sent before the
-	// call and has made it durable. An error that Is ErrMissing lists pieces
-	// that have to be sent again; they are listed once.
+	// call and has made it durable. Of a transfer that is not Replayable the
+	// link keeps the bytes: pieces that arrived damaged it sends again at once,
+	// those that the peer misses when it is asked, some times each, and Flush
+	// goes on until that is settled. An error that Is ErrMissing lists pieces
+	// that the caller has to send again; they are listed once. Errors:
+	// ErrMissing, ErrCancelled, ErrLost, ErrClosed, the context's; a flush that
+	// its context ended may be followed by another.
 	Flush(ctx context.Context) error
 
 	// Finish flushes, says that nothing more will come, and waits for the
-	// peer's result (at most MaxMeta bytes). The transfer has ended when it
-	// returns without error or with one that does not Is ErrMissing; after
-	// ErrMissing the caller may send the pieces and call Finish again.
+	// peer's result (at most MaxMeta bytes). After an error that Is ErrMissing
+	// the transfer lives on: send the pieces and call Finish again. After the
+	// context's too: call Finish again, or Cancel. Otherwise it has ended when
+	// Finish returns. Errors: those of Flush.
 	Finish(ctx context.Context) (Outcome, error)
 
 	// Cancel ends the transfer early at both ends. It does not wait, is
@@ -112,12 +133,14 @@ type Incoming interface {
 
 	// Ack tells the sender that blocks are durable: slots that it kept for
 	// them are free. Blocks that the transfer never touched are ignored by
-	// the sender.
+	// the sender. Errors: ErrCancelled, ErrLost, ErrClosed.
 	Ack(blocks ...uint32) error
 
 	// Finish ends the transfer with a result for the sender. It may be called
 	// before io.EOF was seen: the sender's calls then fail with ErrCancelled
-	// until it calls Finish, which returns the result.
+	// until it calls Finish, which returns the result. Errors: ErrTooLarge
+	// (the result is above Facts.MaxMeta; the transfer lives on), ErrCancelled,
+	// ErrLost, ErrClosed.
 	Finish(result []byte) error
 
 	// Cancel ends the transfer early at both ends. It does not wait, is
@@ -140,6 +163,9 @@ type Stats struct {
 	Bytes    uint64 // payload bytes of them, without headers
 	Pieces   uint64 // pieces of them
 	BadPiece uint64 // pieces whose checksum did not match (receiver), or that the peer said so of (sender)
+
+	Repeats     uint64 // of Frames, those that the sending link sent again by itself (see Outgoing.Flush)
+	RepeatBytes uint64 // of Bytes, those of such frames
 }
 
 // Facts are what a connection can do. They are fixed when it is made.

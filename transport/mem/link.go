@@ -22,12 +22,8 @@ import (
 // Options are the options of a link. The zero value works.
 type Options struct {
 	// Session is what the link's connections wish. Session.Boot is drawn once
-	// for the link where it is zero.
+	// for the link where it is zero; Session.Name is "mem" where it is empty.
 	Session session.Options
-
-	// Name is what a connection calls this end, in Facts and to its peer,
-	// where Session.Name is empty. Default: "mem".
-	Name string
 }
 
 // Link implements transport.Link. It may be used concurrently.
@@ -55,9 +51,6 @@ func (l *Link) With(o Options) *Link { return &Link{o: o.session(), names: l.nam
 // session is the options that connections get.
 func (o Options) session() session.Options {
 	if o.Session.Name == "" {
-		o.Session.Name = o.Name
-	}
-	if o.Session.Name == "" {
 		o.Session.Name = "mem"
 	}
 	return o.Session.WithDefaults()
@@ -66,6 +59,9 @@ func (o Options) session() session.Options {
 // Dial implements transport.Link. The address is a name that somebody listens
 // to in the link's namespace.
 func (l *Link) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("mem: dial %q: %w", addr, err)
+	}
 	ln, err := l.names.find(addr)
 	if err != nil {
 		return nil, err

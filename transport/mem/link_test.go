@@ -75,7 +75,7 @@ func open(tb testing.TB, a, b transport.Conn, r transport.Request) (transport.Ou
 // TestTransfer moves one block with the defaults of everything, the session's
 // own rings included.
 func TestTransfer(t *testing.T) {
-	a, b := pair(t, mem.Options{Name: "sender"}, mem.Options{})
+	a, b := pair(t, mem.Options{Session: session.Options{Name: "sender"}}, mem.Options{})
 	if got := b.Facts().Peer; got != "sender" {
 		t.Errorf("peer calls itself %q", got)
 	}

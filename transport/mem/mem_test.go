@@ -14,16 +14,9 @@ func harness() transporttest.Harness {
 }
 
 // links makes two links in a namespace of their own.
-func links(_ testing.TB, a, b transporttest.Options) (dial, listen transport.Link, addr string) {
-	l := mem.New(mem.Options{Session: options(b)})
-	return l.With(mem.Options{Session: options(a)}), l, ""
-}
-
-func options(o transporttest.Options) session.Options {
-	return session.Options{
-		SendRing: o.SendRing, RecvRing: o.RecvRing, Window: o.Window, Lanes: o.Lanes,
-		Sums: o.Sums, MaxMeta: o.MaxMeta, Intercept: o.Intercept,
-	}
+func links(_ testing.TB, a, b session.Options) (dial, listen transport.Link, addr string) {
+	l := mem.New(mem.Options{Session: b})
+	return l.With(mem.Options{Session: a}), l, ""
 }
 
 func TestSuite(t *testing.T) { transporttest.Run(t, harness()) }

@@ -62,8 +62,14 @@ func TestInPlace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		slot, _ := ring.TryTake()
-		next, _ := ring.TryTake()
+		slot, err := ring.Take(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next, err := ring.Take(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
 		for _, s := range [][]byte{slot.Header(), slot.Payload(), next.Header(), next.Payload()} {
 			copy(s, bytes.Repeat([]byte{0xa5}, len(s)))
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,12 +20,14 @@ type conn struct {
 	terms wire.Terms
 	facts transport.Facts
 	sum   transport.SumFunc
-	check bool // sums are compared; false for wire.SumNone
+	check bool // sums are compared; false for transport.SumNone
+	pings bool // wire.FeaturePing was agreed
 
 	send, recv lazyRing
 	out        outbox
 	pool       pools
 	ready      sendQueue
+	pulse      pulse
 
 	mu         sync.Mutex // guards the fields down to metaHeld
 	cause      error      // why the connection ended; nil while it lives
@@ -56,7 +59,8 @@ type liveKey struct {
 // here on and closes it once. facts carries what only the link knows (Link,
 // Local, Remote, ZeroCopy, Sealed); the rest is filled in from the agreement. A
 // ring that the session makes itself is made by the first Open or Admit, which
-// report when that fails.
+// report when that fails. It panics on an agreement that Handshake did not make:
+// on a checksum that this build does not know.
 func New(d Driver, a Agreement, o Options, facts transport.Facts) transport.Conn {
 	o = o.WithDefaults()
 	if o.Intercept != nil {
@@ -65,10 +69,14 @@ func New(d Driver, a Agreement, o Options, facts transport.Facts) transport.Conn
 	facts.Peer, facts.PeerBoot = a.Peer, a.PeerBoot
 	facts.MaxPayload, facts.MaxMeta = a.MaxPayload, a.MaxMeta
 	facts.Lanes, facts.Sum = d.Lanes(), a.Sum
+	sum, err := transport.SumByName(a.Sum)
+	if err != nil {
+		panic("session: New without an agreement: " + err.Error())
+	}
 	c := &conn{
-		d: d, o: o, terms: a.Terms, facts: facts,
-		check: a.Sum != wire.SumNone,
-		send:  lazyRing{ring: o.SendRing}, recv: lazyRing{ring: o.RecvRing},
+		d: d, o: o, terms: a.Terms, facts: facts, sum: sum,
+		check: a.Sum != transport.SumNone, pings: slices.Contains(a.Features, wire.FeaturePing),
+		send: lazyRing{ring: o.SendRing}, recv: lazyRing{ring: o.RecvRing},
 		out:   outbox{wake: make(chan struct{}, 1)},
 		ready: sendQueue{wake: make(chan struct{}, 1)},
 		outs:  make(map[uint32]*outgoing), ins: make(map[uint32]*incoming),
@@ -77,15 +85,8 @@ func New(d Driver, a Agreement, o Options, facts transport.Facts) transport.Conn
 		down:    make(chan struct{}), quit: make(chan struct{}),
 		written: make(chan struct{}), gone: make(chan struct{}),
 	}
-	// Sums that this build does not know cannot have been agreed; should a
-	// link hand one over all the same, the connection is of no use.
-	sum, err := transport.SumByName(a.Sum)
-	c.sum = sum
-	c.pool = newPools(c.send.slots(), c.recv.slots(), a.MaxPayload)
+	c.pool = newPools(c.send.slots(), c.recv.slots(), a.MaxPayload, c.unleased)
 	c.start()
-	if err != nil {
-		c.end(fmt.Errorf("%w: %w", transport.ErrIncompatible, err), true)
-	}
 	return c
 }
 
@@ -93,6 +94,7 @@ func New(d Driver, a Agreement, o Options, facts transport.Facts) transport.Conn
 func (c *conn) start() {
 	c.workers.Go(c.readControl)
 	c.workers.Go(c.writeControl)
+	c.workers.Go(c.watch)
 	for lane := range c.d.Lanes() {
 		c.workers.Go(func() { c.writeLane(lane) })
 		c.workers.Go(func() { c.readLane(lane) })
@@ -103,7 +105,7 @@ func (c *conn) start() {
 // supervise takes the connection down when it has ended.
 func (c *conn) supervise() {
 	<-c.down
-	if c.farewell.Load() && c.o.Linger > 0 {
+	if c.farewell.Load() {
 		c.out.last(c.bye())
 		t := time.NewTimer(c.o.Linger)
 		select {
@@ -118,10 +120,11 @@ func (c *conn) supervise() {
 	close(c.gone)
 }
 
-// bye is the encoded farewell, with the reason when the peer is to blame.
+// bye is the encoded farewell, with the reason when the peer is to blame or was
+// not heard.
 func (c *conn) bye() []byte {
 	reason := "closed"
-	if err := c.why(); errors.Is(err, transport.ErrProtocol) {
+	if err := c.why(); errors.Is(err, transport.ErrProtocol) || errors.Is(err, errSilent) {
 		reason = err.Error()
 	}
 	msg, err := wire.AppendBye(nil, &wire.Bye{Reason: reason})
@@ -206,8 +209,7 @@ func (c *conn) Facts() transport.Facts { return c.facts }
 
 // Close implements transport.Conn. Messages that are queued, results above all,
 // go out first, for at most Options.Linger. A ring that the session made is
-// unmapped when the last lease or delivery of it has ended; for leases that are
-// released unsent after Close, by another Close.
+// unmapped when the last lease or delivery of it has ended.
 func (c *conn) Close() error {
 	c.closed.Store(true)
 	c.end(errClosed, true)
@@ -245,11 +247,18 @@ func (c *conn) Open(ctx context.Context, r transport.Request) (transport.Outgoin
 	case <-o.opened:
 		return o, nil
 	case <-o.done:
-		return nil, o.why()
 	case <-ctx.Done():
-		o.Cancel("the opener did not wait for an answer")
-		return nil, fmt.Errorf("open: wait for the peer's answer: %w", ctx.Err())
 	}
+	select {
+	case <-o.opened: // and more came at once: the caller hears of it from o
+		return o, nil
+	default:
+	}
+	if err := o.why(); err != nil {
+		return nil, err
+	}
+	o.Cancel("the opener did not wait for an answer")
+	return nil, fmt.Errorf("open: wait for the peer's answer: %w", ctx.Err())
 }
 
 // register makes an outgoing transfer with a handle of its own.

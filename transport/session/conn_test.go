@@ -129,6 +129,52 @@ func TestLinger(t *testing.T) {
 	if took := time.Since(begin); took > 5*time.Second {
 		t.Errorf("close took %v", took)
 	}
+
+	// Who wants no wait says it all the same.
+	b = start(t, func(o *session.Options) { o.Linger = -1 })
+	in = b.incoming(1)
+	must(t, in.Finish([]byte("result")))
+	must(t, b.c.Close())
+	hear[*wire.Result](b.script)
+	hear[*wire.Bye](b.script)
+}
+
+// TestNoAgreement starts nothing on a checksum that nobody can have agreed.
+func TestNoAgreement(t *testing.T) {
+	mustPanic(t, "an unknown checksum", func() {
+		session.New(newScript(t), session.Agreement{Terms: wire.Terms{Sum: "md5"}}, session.Options{}, transport.Facts{})
+	})
+}
+
+// TestAtOnce returns a transfer that the peer admitted and ended in one breath:
+// the result is there for Finish.
+func TestAtOnce(t *testing.T) {
+	for range 50 {
+		b := start(t, nil)
+		n, opened := b.opening(transport.Request{})
+		b.say(&wire.Admit{Handle: n, Window: 1})
+		b.say(&wire.Result{Handle: n, Meta: []byte("have it")})
+		out, err := wait(t, opened)
+		must(t, err)
+		o, err := out.Finish(t.Context())
+		must(t, err)
+		if string(o.Result) != "have it" {
+			t.Errorf("result %q", o.Result)
+		}
+		must(t, b.c.Close())
+	}
+}
+
+// TestRingClosed leases nothing of a ring that its owner closed.
+func TestRingClosed(t *testing.T) {
+	b := start(t, nil)
+	out, _ := b.outgoing(transport.Request{})
+	must(t, b.send.Close())
+	l, err := out.Lease(t.Context())
+	if is(t, err, transport.ErrClosed); l != nil {
+		t.Error("a lease of a closed ring")
+	}
+	out.Cancel("done")
 }
 
 // TestOwnRings makes rings when they are needed, and unmaps them when the last

@@ -16,6 +16,7 @@ func (c *conn) readControl() {
 	for {
 		msg, err := c.d.ReadControl()
 		if err == nil {
+			c.pulse.heard.Add(1)
 			err = c.handle(&dec, msg)
 		}
 		switch {
@@ -61,12 +62,16 @@ func (c *conn) handle(dec *wire.Decoder, msg []byte) error {
 		return c.withOutgoing(m.Handle, func(o *outgoing) error { return o.onFlushed(m) })
 	case *wire.Result:
 		return c.withOutgoing(m.Handle, func(o *outgoing) error { return o.onResult(m) })
+	case *wire.Ping:
+		return c.onPing(m)
+	case *wire.Pong:
+		return c.onPong(m)
 	case *wire.Unknown:
 		return nil
 	case *wire.Bye:
 		return c.onBye(m)
 	default:
-		return violation("%v message on an established connection", m.Type())
+		return wire.Violation("%v message on an established connection", m.Type())
 	}
 }
 
@@ -94,7 +99,7 @@ func (c *conn) withOutgoing(handle uint32, f func(*outgoing) error) error {
 	case o != nil:
 		return f(o)
 	case handle == 0 || handle > last:
-		return violation("message about transfer %d, which this end never opened", handle)
+		return wire.Violation("message about transfer %d, which this end never opened", handle)
 	}
 	return nil
 }

@@ -15,19 +15,14 @@ var (
 	errFinished = fmt.Errorf("session: %w: transfer finished", transport.ErrClosed)
 
 	// errDecided is for the second decision about an offer.
-	errDecided = fmt.Errorf("session: %w: offer decided before", transport.ErrClosed)
-
-	// errLease is for a lease that has ended before it was sent.
-	errLease = fmt.Errorf("session: %w: lease ended before", transport.ErrClosed)
+	errDecided = fmt.Errorf("session: %w", transport.ErrDecided)
 
 	// errDone ends the goroutines of a session that is going down.
 	errDone = errors.New("session: done")
 
+	// errSilent is why a connection is given up whose peer went silent.
+	errSilent = errors.New("nothing was heard")
+
 	// errBye is the peer's orderly end.
 	errBye = errors.New("the peer closed the connection")
 )
-
-// violation is something that the peer may not say.
-func violation(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", transport.ErrProtocol, fmt.Sprintf(format, args...))
-}

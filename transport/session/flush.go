@@ -17,8 +17,26 @@ func (o *outgoing) Flush(ctx context.Context) error {
 	return err
 }
 
-// flush is Flush; it returns how many frames it covered.
+// flush is Flush; it returns how many frames it covered. What this end can send
+// again by itself it sends, and asks again.
 func (o *outgoing) flush(ctx context.Context) (frames uint64, err error) {
+	for {
+		frames, err = o.ask(ctx)
+		switch {
+		case err != nil:
+			return frames, err
+		case !o.repeated(frames):
+			return frames, o.listMissing()
+		}
+		if err := o.repeating(ctx); err != nil {
+			return frames, err
+		}
+	}
+}
+
+// ask asks the peer once about the frames that were sent so far and returns how
+// many those are.
+func (o *outgoing) ask(ctx context.Context) (frames uint64, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, fmt.Errorf("flush: %w", err)
 	}
@@ -29,37 +47,37 @@ func (o *outgoing) flush(ctx context.Context) (frames uint64, err error) {
 	case <-ctx.Done():
 		return 0, fmt.Errorf("flush: wait for earlier flushes: %w", ctx.Err())
 	}
-	answered, frames, err := o.mark()
+	f, err := o.mark()
 	if err != nil {
 		<-o.flushing
 		return 0, err
 	}
 	select {
-	case <-answered:
-		return frames, o.listMissing()
+	case <-f.answered:
+		return f.frames, nil
 	case <-o.done:
-		return frames, o.why()
+		return f.frames, o.why()
 	case <-ctx.Done():
-		return frames, fmt.Errorf("flush: wait for the peer's answer: %w", ctx.Err())
+		return f.frames, fmt.Errorf("flush: wait for the peer's answer: %w", ctx.Err())
 	}
 }
 
 // mark says Flush.
-func (o *outgoing) mark() (answered <-chan struct{}, frames uint64, err error) {
+func (o *outgoing) mark() (*openFlush, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err := o.shut(); err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	o.tokens++
 	msg, err := wire.AppendFlush(nil, &wire.Flush{Handle: o.handle, Token: o.tokens, Frames: o.next})
 	if err != nil {
-		return nil, 0, fmt.Errorf("flush: %w", err)
+		return nil, fmt.Errorf("flush: %w", err)
 	}
-	c := make(chan struct{})
-	o.flushes[o.tokens] = c
+	f := &openFlush{frames: o.next, answered: make(chan struct{})}
+	o.flushes[o.tokens] = f
 	o.c.out.add(msg)
-	return c, o.next, nil
+	return f, nil
 }
 
 // listMissing is the error of a flush that was answered: what has to be sent
@@ -146,7 +164,7 @@ func (o *outgoing) sayFinish(frames uint64) (bool, error) {
 	switch {
 	case o.ended || o.final:
 		return true, nil
-	case o.next != frames:
+	case o.next != frames || o.lacking > 0:
 		return false, nil
 	}
 	msg, err := wire.AppendFinish(nil, &wire.Finish{Handle: o.handle, Frames: o.next})
@@ -161,12 +179,12 @@ func (o *outgoing) sayFinish(frames uint64) (bool, error) {
 // onAdmit begins the sending.
 func (o *outgoing) onAdmit(m *wire.Admit) error {
 	if len(m.Meta) > o.c.facts.MaxMeta {
-		return violation("answer of %d bytes, agreed limit %d", len(m.Meta), o.c.facts.MaxMeta)
+		return wire.Violation("answer of %d bytes, agreed limit %d", len(m.Meta), o.c.facts.MaxMeta)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.admitted {
-		return violation("transfer %v admitted twice", o.id)
+		return wire.Violation("transfer %v admitted twice", o.id)
 	}
 	if o.ended {
 		return nil
@@ -179,7 +197,7 @@ func (o *outgoing) onAdmit(m *wire.Admit) error {
 // onRefuse ends the transfer before it began.
 func (o *outgoing) onRefuse(m *wire.Refuse) error {
 	if err := o.answered("refusal"); err == nil {
-		return violation("transfer %v refused after it was admitted", o.id)
+		return wire.Violation("transfer %v refused after it was admitted", o.id)
 	}
 	o.end(&transport.RefusedError{Transfer: o.id, Code: m.Code, Reason: m.Reason})
 	return nil
@@ -191,7 +209,7 @@ func (o *outgoing) answered(what string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.admitted {
-		return violation("%s for transfer %v, which was not admitted", what, o.id)
+		return wire.Violation("%s for transfer %v, which was not admitted", what, o.id)
 	}
 	return nil
 }
@@ -204,6 +222,7 @@ func (o *outgoing) onGrant(total uint64) error {
 	defer o.mu.Unlock()
 	if total > o.granted {
 		o.granted = total
+		o.repeat() // first: blocks that are nearly whole, and slots, wait for it
 		signal(o.wake)
 	}
 	return nil
@@ -266,33 +285,22 @@ func tidy(ranges []wire.BlockRange) []wire.BlockRange {
 	return out
 }
 
-// onNack notes pieces that arrived damaged.
-func (o *outgoing) onNack(m *wire.Nack) error {
-	if err := o.answered("nack"); err != nil {
-		return err
-	}
-	o.mu.Lock()
-	if m.Seq >= o.next {
-		o.mu.Unlock()
-		return violation("nack of frame %d of transfer %v, %d were sent", m.Seq, o.id, o.next)
-	}
-	o.stats.BadPiece += uint64(len(m.Pieces))
-	o.mu.Unlock()
-	o.miss(m.Pieces, false)
-	return nil
-}
-
 // onFlushed answers a flush.
 func (o *outgoing) onFlushed(m *wire.Flushed) error {
 	o.mu.Lock()
-	answered, ok := o.flushes[m.Token]
+	f := o.flushes[m.Token]
 	delete(o.flushes, m.Token)
-	o.mu.Unlock()
-	if !ok {
-		return violation("answer to flush %d of transfer %v, which is not open", m.Token, o.id)
+	rest, more := m.Missing, m.More
+	if f != nil && !o.replay && !o.ended && len(rest) > 0 {
+		rest = o.recall(rest, f.frames)
+		more = more && len(rest) > 0 // else the flush that follows tells what was cut
 	}
-	o.miss(m.Missing, m.More)
-	close(answered)
+	o.mu.Unlock()
+	if f == nil {
+		return wire.Violation("answer to flush %d of transfer %v, which is not open", m.Token, o.id)
+	}
+	o.miss(rest, more)
+	close(f.answered)
 	<-o.flushing
 	return nil
 }
@@ -300,6 +308,9 @@ func (o *outgoing) onFlushed(m *wire.Flushed) error {
 // miss adds to the list for the next flush. A peer that misses more than
 // maxBad pieces gets no further.
 func (o *outgoing) miss(pieces []transport.Piece, more bool) {
+	if len(pieces) == 0 && !more {
+		return
+	}
 	o.mu.Lock()
 	if o.ended {
 		o.mu.Unlock()
@@ -318,7 +329,7 @@ func (o *outgoing) miss(pieces []transport.Piece, more bool) {
 // sender did: then everything but Finish fails.
 func (o *outgoing) onResult(m *wire.Result) error {
 	if len(m.Meta) > o.c.facts.MaxMeta {
-		return violation("result of %d bytes, agreed limit %d", len(m.Meta), o.c.facts.MaxMeta)
+		return wire.Violation("result of %d bytes, agreed limit %d", len(m.Meta), o.c.facts.MaxMeta)
 	}
 	if err := o.answered("result"); err != nil {
 		return err

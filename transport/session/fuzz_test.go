@@ -22,7 +22,7 @@ func FuzzPeer(f *testing.F) {
 		if len(script) > 300 {
 			return
 		}
-		b := start(t, nil)
+		b := start(t, nil, wire.FeaturePing)
 		out, _ := b.outgoing(transport.Request{})
 		in := b.incoming(1)
 		for block := range uint32(2) {
@@ -69,7 +69,7 @@ func receive(t *testing.T, in transport.Incoming) error {
 }
 
 // peerOps is the number of things that act can say.
-const peerOps = 14
+const peerOps = 16
 
 // act says one thing about transfer n.
 func (b *bench) act(op byte, n uint32, v uint64) {
@@ -101,6 +101,10 @@ func (b *bench) act(op byte, n uint32, v uint64) {
 	case 12:
 		b.say(&wire.Cancel{Handle: n, FromOpener: v%2 == 0})
 	case 13:
+		b.say(&wire.Ping{Token: v + 1})
+	case 14:
+		b.say(&wire.Pong{Token: v + 1})
+	case 15:
 		b.raw(wire.Type(v), byte(n), byte(v), 0, 0, 0)
 	}
 }

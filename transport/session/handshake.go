@@ -70,7 +70,7 @@ func (o *Options) hello() *wire.Hello {
 		Major: wire.Major, Minor: wire.Minor,
 		Boot: o.Boot, Name: o.Name,
 		MaxPayload: uint32(o.maxPayload()), MaxMeta: uint32(o.MaxMeta),
-		Lanes: uint16(o.Lanes), Sums: o.Sums,
+		Lanes: uint16(o.Lanes), Sums: o.Sums, Features: []string{wire.FeaturePing},
 	}
 }
 

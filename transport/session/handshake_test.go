@@ -67,8 +67,9 @@ func TestHandshake(t *testing.T) {
 		t.Errorf("peers %+v, %+v", a.v, b.v)
 	}
 	want := wire.Terms{
-		Minor: wire.Minor, Epoch: a.v.Epoch, Token: a.v.Token,
+		Epoch: a.v.Epoch, Token: a.v.Token,
 		MaxPayload: transport.HeaderRoom, MaxMeta: 100, Lanes: 3, Sum: "crc32c",
+		Features: []string{wire.FeaturePing},
 	}
 	if !reflect.DeepEqual(a.v.Terms, want) || want.Epoch == 0 || want.Token == [16]byte{} {
 		t.Errorf("terms %+v, want %+v", a.v.Terms, want)
@@ -218,6 +219,10 @@ func TestOptions(t *testing.T) {
 		"Intercept":        {session.Interceptor(intercept), nil, nil},
 		"HandshakeTimeout": {time.Hour, 10 * time.Minute, 10 * time.Second},
 		"Linger":           {time.Hour, time.Minute, time.Second},
+		"PingEvery":        {time.Hour, time.Minute, time.Second},
+		"LostAfter":        {time.Hour, 10 * time.Minute, 6 * time.Second},
+		"IdlePingEvery":    {time.Hour, 10 * time.Minute, 15 * time.Second},
+		"IdleLostAfter":    {2 * time.Hour, time.Hour, 45 * time.Second},
 	} {
 		var o session.Options
 		v := reflect.ValueOf(&o).Elem().FieldByName(field)
@@ -239,15 +244,36 @@ func TestOptions(t *testing.T) {
 			t.Errorf("%s: %+v became %+v the second time", field, once, twice)
 		}
 	}
-	if n := reflect.TypeFor[session.Options]().NumField(); n != 12 {
-		t.Errorf("Options has %d fields, this test knows 12", n)
+	if n := reflect.TypeFor[session.Options]().NumField(); n != 16 {
+		t.Errorf("Options has %d fields, this test knows 16", n)
 	}
 	a, b := session.Options{}.WithDefaults(), session.Options{}.WithDefaults()
 	if a.Boot == b.Boot || a.Boot == (transport.ID{}) {
 		t.Error("Boot is not drawn")
 	}
 	if o := (session.Options{Window: -1, Lanes: -1, MaxMeta: -1, MaxOffers: -1, Linger: -1}).WithDefaults(); o.Window != transport.DefaultWindow ||
-		o.Lanes != 1 || o.MaxMeta != transport.MaxMeta || o.MaxOffers != transport.MaxTransfers || o.Linger != -1 {
+		o.Lanes != 1 || o.MaxMeta != transport.MaxMeta || o.MaxOffers != transport.MaxTransfers || o.Linger != 10*time.Millisecond {
 		t.Errorf("negative values became %+v", o)
+	}
+}
+
+// TestOptionsOfSilence holds the bounds that depend on each other.
+func TestOptionsOfSilence(t *testing.T) {
+	const off = -time.Nanosecond
+	type times struct{ ping, lost, idlePing, idleLost time.Duration }
+	for _, c := range []struct{ wish, want times }{
+		{times{}, times{time.Second, 6 * time.Second, 15 * time.Second, 45 * time.Second}},
+		{times{1, 1, 1, 1}, times{time.Millisecond, 2 * time.Millisecond, time.Millisecond, 2 * time.Millisecond}},
+		{times{ping: 20 * time.Second}, times{20 * time.Second, 40 * time.Second, 20 * time.Second, 45 * time.Second}},
+		{times{lost: time.Second, idleLost: time.Second}, times{time.Second, 2 * time.Second, 15 * time.Second, 30 * time.Second}},
+		{times{off, off, off, off}, times{off, off, off, off}},
+		{times{ping: off, idlePing: time.Second}, times{off, 6 * time.Second, time.Second, 45 * time.Second}},
+	} {
+		o := session.Options{
+			PingEvery: c.wish.ping, LostAfter: c.wish.lost, IdlePingEvery: c.wish.idlePing, IdleLostAfter: c.wish.idleLost,
+		}.WithDefaults()
+		if got := (times{o.PingEvery, o.LostAfter, o.IdlePingEvery, o.IdleLostAfter}); got != c.want {
+			t.Errorf("%v became %v, want %v", c.wish, got, c.want)
+		}
 	}
 }

@@ -29,6 +29,7 @@ type incoming struct {
 	err      error // why it ended
 	ring     *transport.Ring
 	window   int // slots of ring that are promised to the transfer
+	most     int // what window may grow to
 	held     int // slots of ring that carry its frames now
 
 	sent     uint64 // frames granted in all, as the peer was told
@@ -230,11 +231,11 @@ func (in *incoming) claim(seq uint64) (take bool, err error) {
 	case in.ended:
 		return false, nil
 	case seq >= in.sent: // nothing is granted before Admit either
-		return false, violation("frame %d of transfer %v beyond the %d granted", seq, in.req.ID, in.sent)
+		return false, wire.Violation("frame %d of transfer %v beyond the %d granted", seq, in.req.ID, in.sent)
 	case seq < in.low || in.claimed.has(seq):
-		return false, violation("frame %d of transfer %v came twice", seq, in.req.ID)
+		return false, wire.Violation("frame %d of transfer %v came twice", seq, in.req.ID)
 	case in.final && seq >= in.frames:
-		return false, violation("frame %d of transfer %v, which finished with %d", seq, in.req.ID, in.frames)
+		return false, wire.Violation("frame %d of transfer %v, which finished with %d", seq, in.req.ID, in.frames)
 	}
 	in.claimed.set(seq)
 	in.held++
@@ -261,6 +262,11 @@ func (in *incoming) arrive(f *rxFrame, bad int) {
 	in.stats.Bytes += uint64(f.size)
 	in.stats.Pieces += uint64(len(f.pieces) + bad)
 	in.stats.BadPiece += uint64(bad)
+	if f.repeat {
+		in.stats.Repeats++
+		in.stats.RepeatBytes += uint64(f.size)
+	}
+	in.widen()
 	spoilt := len(f.pieces) == 0
 	if spoilt {
 		in.free(f)
@@ -285,7 +291,7 @@ func (in *incoming) advance() {
 		if m.frames > in.low {
 			return false
 		}
-		in.queue <- newMark(in, m.token) // room for maxFlushes
+		in.queue <- newMark(in, m.token) // room for wire.MaxFlushes
 		return true
 	})
 	if in.final && in.low == in.frames && len(in.marks) == 0 {
@@ -293,14 +299,29 @@ func (in *incoming) advance() {
 	}
 }
 
-// free gives f's slot back. The caller holds mu.
+// widen gives a transfer that uses its grants one more, as long as it has less of
+// the ring than is left of it: n busy transfers come to rest at one part in n+1
+// each, and the last part is there for whoever comes next. The caller holds mu.
+func (in *incoming) widen() {
+	if in.window < in.most && in.window < in.ring.Unpromised() {
+		in.window += in.ring.Promise(1)
+	}
+}
+
+// free gives f's slot back, and the promise of it where others have less. The
+// caller holds mu.
 func (in *incoming) free(f *rxFrame) {
 	f.slot.Put()
 	in.held--
 	if in.ended {
 		in.ring.Unpromise(1)
-	} else {
-		in.released++
+		return
+	}
+	in.released++
+	// The slot that came free is not granted again yet.
+	if in.window > firstWindow && in.window > in.ring.Unpromised()+1 {
+		in.window--
+		in.ring.Unpromise(1)
 	}
 }
 
@@ -354,13 +375,13 @@ func (in *incoming) onFlush(m *wire.Flush) error {
 	case in.ended:
 		return nil
 	case !in.admitted:
-		return violation("flush of transfer %v, which was not admitted", in.req.ID)
+		return wire.Violation("flush of transfer %v, which was not admitted", in.req.ID)
 	case in.final:
-		return violation("flush of transfer %v after its finish", in.req.ID)
+		return wire.Violation("flush of transfer %v after its finish", in.req.ID)
 	case m.Frames > in.sent:
-		return violation("flush of %d frames of transfer %v, %d were granted", m.Frames, in.req.ID, in.sent)
-	case in.unclosed == maxFlushes:
-		return violation("more than %d flushes of transfer %v at a time", maxFlushes, in.req.ID)
+		return wire.Violation("flush of %d frames of transfer %v, %d were granted", m.Frames, in.req.ID, in.sent)
+	case in.unclosed == wire.MaxFlushes:
+		return wire.Violation("more than %d flushes of transfer %v at a time", wire.MaxFlushes, in.req.ID)
 	}
 	in.unclosed++
 	in.marks = append(in.marks, flushMark{m.Token, m.Frames})
@@ -376,13 +397,13 @@ func (in *incoming) onFinish(m *wire.Finish) error {
 	case in.ended:
 		return nil
 	case !in.admitted:
-		return violation("finish of transfer %v, which was not admitted", in.req.ID)
+		return wire.Violation("finish of transfer %v, which was not admitted", in.req.ID)
 	case in.final:
-		return violation("transfer %v finished twice", in.req.ID)
+		return wire.Violation("transfer %v finished twice", in.req.ID)
 	case m.Frames > in.sent:
-		return violation("transfer %v finished with %d frames, %d were granted", in.req.ID, m.Frames, in.sent)
+		return wire.Violation("transfer %v finished with %d frames, %d were granted", in.req.ID, m.Frames, in.sent)
 	case in.beyond(m.Frames):
-		return violation("transfer %v finished with %d frames, more have come", in.req.ID, m.Frames)
+		return wire.Violation("transfer %v finished with %d frames, more have come", in.req.ID, m.Frames)
 	}
 	in.final, in.frames = true, m.Frames
 	in.advance()

@@ -117,17 +117,14 @@ func TestOrder(t *testing.T) {
 	in := b.incoming(1)
 	b.say(&wire.Flush{Handle: 1, Token: 1, Frames: 2})
 	b.say(&wire.Flush{Handle: 1, Token: 2, Frames: 1})
-	b.say(&wire.Flush{Handle: 1, Token: 3, Frames: 3})
-	b.say(&wire.Finish{Handle: 1, Frames: 3})
+	b.say(&wire.Flush{Handle: 1, Token: 3, Frames: 2})
+	b.say(&wire.Finish{Handle: 1, Frames: 2})
 	b.quiet(in)
-	b.frame(h(2), []uint32{2})
 	b.frame(h(1), []uint32{1})
-	for range 2 {
-		if d := b.delivery(in); d.Mark() {
-			t.Fatal("mark before frame 0")
-		} else {
-			d.Release()
-		}
+	if d := b.delivery(in); d.Mark() {
+		t.Fatal("mark before frame 0")
+	} else {
+		d.Release()
 	}
 	b.quiet(in)
 	b.frame(h(0), []uint32{0})
@@ -163,34 +160,38 @@ func TestOrder(t *testing.T) {
 	b.silent()
 }
 
+// grant checks that the session announces a total.
+func (b *bench) grant(total uint64) {
+	b.tb.Helper()
+	if m, ok := b.next().(*wire.Grant); !ok || m.Total != total || m.Epoch != testEpoch {
+		b.tb.Errorf("grant %+v, want a total of %d", m, total)
+	}
+}
+
 // TestGranting announces grants when there are enough of them, or when the
-// sender can have none left.
+// sender can have none left. A transfer that uses what it has gets more.
 func TestGranting(t *testing.T) {
 	b := start(t, nil)
 	in := b.incoming(1)
 	b.frame(h(0), []uint32{0})
+	held := []*transport.Delivery{b.delivery(in)}
+	b.silent() // the window is 3 now, and the sender has one left
 	b.frame(h(1), []uint32{0})
-	one, two := b.delivery(in), b.delivery(in)
-	one.Release()
-	b.silent() // the sender has two left
-	two.Release()
-	if m, ok := b.next().(*wire.Grant); !ok || m.Total != 6 || m.Epoch != testEpoch {
-		t.Errorf("grant %+v", m)
-	}
-	for seq := range uint64(4) {
-		b.frame(h(2+seq), []uint32{0})
-	}
-	var held []*transport.Delivery
-	for range 4 {
+	b.grant(4)
+	b.frame(h(2), []uint32{0})
+	b.frame(h(3), []uint32{0})
+	for range 3 {
 		held = append(held, b.delivery(in))
 	}
+	b.silent()        // nothing was released, and the window is as large as may be
 	held[0].Release() // one is less than half a window, but the sender has none
-	if m, ok := b.next().(*wire.Grant); !ok || m.Total != 7 {
-		t.Errorf("grant %+v", m)
-	}
-	for _, d := range held[1:] {
-		d.Release()
-	}
+	b.grant(5)
+	held[1].Release() // or one
+	b.grant(6)
+	held[2].Release()
+	b.silent()
+	held[3].Release()
+	b.grant(8)
 	in.Cancel("done")
 }
 
@@ -199,7 +200,7 @@ func TestGranting(t *testing.T) {
 func TestStalledLane(t *testing.T) {
 	b := start(t, nil)
 	in := b.incoming(1)
-	granted, seq := uint64(testWindow), uint64(1) // frame 0 is stuck
+	granted, seq := uint64(testFirst), uint64(1) // frame 0 is stuck
 	for {
 		for ; seq < granted; seq++ {
 			b.frame(h(seq), []uint32{0})
@@ -224,26 +225,29 @@ func TestStalledLane(t *testing.T) {
 	in.Cancel("done")
 }
 
-// TestAdmit covers the promises of the receive ring: 8 slots, windows of 4.
+// TestAdmit covers the promises of the receive ring, which has 8 slots: two each,
+// and one each where little is left.
 func TestAdmit(t *testing.T) {
-	b := start(t, func(o *session.Options) { o.Window = 5 })
+	b := start(t, nil)
 	one, err := b.offer(1).Admit([]byte("answer"))
 	must(t, err)
-	if m := hear[*wire.Admit](b.script); m.Window != 5 || string(m.Meta) != "answer" {
+	if m := hear[*wire.Admit](b.script); m.Window != 2 || string(m.Meta) != "answer" {
 		t.Errorf("admit %+v", m)
 	}
-	_, err = b.offer(2).Admit(nil)
-	must(t, err)
-	if m := hear[*wire.Admit](b.script); m.Window != 3 {
-		t.Errorf("admit %+v", m)
+	for n, want := range []uint32{2, 2, 1, 1} {
+		_, err = b.offer(uint32(n) + 2).Admit(nil)
+		must(t, err)
+		if m := hear[*wire.Admit](b.script); m.Window != want {
+			t.Errorf("admit %+v, want a window of %d", m, want)
+		}
 	}
-	o := b.offer(3)
+	o := b.offer(6)
 	_, err = o.Admit(nil)
 	is(t, err, transport.ErrBusy)
 	if m := hear[*wire.Refuse](b.script); m.Code != transport.RefuseBusy {
 		t.Errorf("refuse %+v", m)
 	}
-	is(t, o.Refuse(0, ""), transport.ErrClosed)
+	is(t, o.Refuse(0, ""), transport.ErrDecided)
 
 	// A slot that is out stays promised after its transfer's end.
 	b.frame(h(0), []uint32{0})
@@ -252,14 +256,11 @@ func TestAdmit(t *testing.T) {
 	if m := hear[*wire.Cancel](b.script); m.FromOpener || m.Reason != "done" {
 		t.Errorf("cancel %+v", m)
 	}
-	if n := b.recv.Promise(8); n != 4 {
-		t.Errorf("%d slots free of promises, want 4", n)
-	} else {
-		b.recv.Unpromise(n)
-	}
+	b.unpromised(1)
 	d.Release()
+	b.unpromised(2)
 
-	o = b.offer(4)
+	o = b.offer(7)
 	if _, err := o.Admit(make([]byte, testMeta+1)); !errors.Is(err, transport.ErrTooLarge) {
 		t.Errorf("answer too large: %v", err)
 	}
@@ -268,7 +269,7 @@ func TestAdmit(t *testing.T) {
 		t.Errorf("refuse %+v", m)
 	}
 	_, err = o.Admit(nil)
-	is(t, err, transport.ErrClosed)
+	is(t, err, transport.ErrDecided)
 	b.silent()
 }
 
@@ -366,7 +367,7 @@ func TestMarkAfterEnd(t *testing.T) {
 	in = b.incomingAfter(2)
 	b.say(&wire.Flush{Handle: 2, Token: 1})
 	err := b.delivery(in).Flushed([]transport.Piece{{Length: 2, Offset: ^uint64(0)}})
-	is(t, err, wire.ErrInvalid) // ends the transfer: its sender must not wait for ever
+	is(t, err, transport.ErrInvalid) // ends the transfer: its sender must not wait for ever
 	_, err = in.Recv(t.Context())
 	is(t, err, transport.ErrCancelled)
 }
@@ -390,7 +391,8 @@ func TestTakenSlots(t *testing.T) {
 			in := b.incoming(1)
 			var taken []transport.Slot
 			for range b.recv.Slots() {
-				s, _ := b.recv.TryTake()
+				s, err := b.recv.Take(t.Context(), nil)
+				must(t, err)
 				taken = append(taken, s)
 			}
 			b.frame(h(0), []uint32{1})

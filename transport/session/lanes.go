@@ -24,6 +24,7 @@ type rxFrame struct {
 	slot    transport.Slot
 	seq     uint64
 	size    int               // payload bytes as received
+	repeat  bool              // its pieces were sent before
 	payload []byte            // in slot
 	pieces  []transport.Piece // verified ones; capacity MaxPieces
 	starts  []uint32          // where they start in payload; capacity MaxPieces
@@ -76,13 +77,14 @@ func (c *conn) writeFrame(lane int, f *txFrame, h *wire.FrameHeader) error {
 		c.drop(f)
 		return nil
 	}
+	pieces, payload := f.cut()
 	*h = wire.FrameHeader{
 		Handle: o.handle, Epoch: c.terms.Epoch, Seq: f.seq,
-		Payload: uint32(len(f.payload)), Pieces: f.pieces,
+		Payload: uint32(len(payload)), Repeat: f.repeats > 0, Pieces: pieces,
 	}
 	header, err := wire.AppendFrame(f.slot.Header()[:0], h)
 	if err == nil {
-		err = c.d.WriteFrame(lane, header, f.payload)
+		err = c.d.WriteFrame(lane, header, payload)
 	}
 	o.wrote(f)
 	return err
@@ -111,6 +113,7 @@ func (c *conn) readLane(lane int) {
 			c.lose(fmt.Sprintf("read on lane %d", lane), err)
 			return
 		}
+		c.pulse.heard.Add(1)
 		if !r.claimed {
 			continue
 		}
@@ -123,14 +126,19 @@ func (c *conn) readLane(lane int) {
 	}
 }
 
-// place decides where the payload of a frame goes. It implements Placer.
+// place decides where the payload of a frame goes. It implements Placer: the
+// driver has judged the header's fixed part.
 func (r *laneReader) place(header []byte) ([]byte, error) {
 	if r.claimed {
 		return nil, errors.New("session: driver placed two payloads for one frame")
 	}
-	h, err := wire.DecodeFrame(header, r.c.facts.MaxPayload, r.f.pieces[:0])
+	r.c.pulse.heard.Add(1) // a long payload may take its time
+	h, err := wire.DecodeChecked(header, r.f.pieces[:0])
 	if err != nil {
 		return nil, err
+	}
+	if limit := r.c.facts.MaxPayload; int(h.Payload) > limit {
+		return nil, fmt.Errorf("session: driver let a payload of %d bytes pass, agreed limit %d", h.Payload, limit)
 	}
 	if h.Epoch != r.c.terms.Epoch {
 		return r.waste(int(h.Payload)), nil
@@ -154,7 +162,7 @@ func (r *laneReader) place(header []byte) ([]byte, error) {
 		return nil, errDone
 	}
 	f := r.f
-	f.kind, f.in, f.slot, f.seq, f.size = isFrame, in, slot, h.Seq, int(h.Payload)
+	f.kind, f.in, f.slot, f.seq, f.size, f.repeat = isFrame, in, slot, h.Seq, int(h.Payload), h.Repeat
 	f.pieces, f.payload = h.Pieces, slot.Payload()[:h.Payload]
 	r.claimed = true
 	return f.payload, nil

@@ -28,7 +28,13 @@ func (f *offer) Admit(answer []byte) (transport.Incoming, error) {
 	if err != nil {
 		return nil, in.decline(transport.RefuseOther, "no memory to receive into", fmt.Errorf("admit: %w", err))
 	}
-	n := ring.Promise(in.c.o.Window)
+	// Little at first: what is promised cannot be taken back until it was used,
+	// and others may need it more. See widen.
+	first := firstWindow
+	if ring.Unpromised() < ring.Slots()/2 {
+		first = firstScarce
+	}
+	n := ring.Promise(min(first, in.c.o.Window))
 	if n == 0 {
 		return nil, in.decline(transport.RefuseBusy, "every slot of the receive ring is promised",
 			fmt.Errorf("admit: %w: every slot of the receive ring is promised", transport.ErrBusy))
@@ -45,7 +51,8 @@ func (f *offer) Admit(answer []byte) (transport.Incoming, error) {
 		return nil, err
 	}
 	in.ring, in.window, in.sent = ring, n, uint64(n)
-	in.queue = make(chan *rxFrame, n+maxFlushes+1)
+	in.most = min(in.c.o.Window, ring.Slots())
+	in.queue = make(chan *rxFrame, in.most+wire.MaxFlushes+1)
 	in.admitted = true
 	in.c.out.add(msg)
 	return in, nil
@@ -64,10 +71,10 @@ func (in *incoming) decide() error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	switch {
-	case in.ended:
-		return in.shut()
 	case in.decided:
 		return errDecided
+	case in.ended:
+		return in.shut()
 	}
 	in.decided = true
 	return nil
@@ -89,7 +96,7 @@ func (in *incoming) decline(code transport.RefuseCode, reason string, err error)
 // rules say so.
 func (c *conn) onOpen(m *wire.Open) error {
 	if len(m.Meta) > c.facts.MaxMeta {
-		return violation("meta of %d bytes, agreed limit %d", len(m.Meta), c.facts.MaxMeta)
+		return wire.Violation("meta of %d bytes, agreed limit %d", len(m.Meta), c.facts.MaxMeta)
 	}
 	in := &incoming{
 		c: c, handle: m.Handle,
@@ -108,7 +115,7 @@ func (c *conn) onOpen(m *wire.Open) error {
 	switch {
 	case c.ins[m.Handle] != nil:
 		c.mu.Unlock()
-		return violation("handle %d opened twice", m.Handle)
+		return wire.Violation("handle %d opened twice", m.Handle)
 	case c.live[in.key()] != nil:
 		code, reason = transport.RefuseDuplicate, "the same transfer and part is live on this connection"
 	case len(c.ins) >= transport.MaxTransfers:
@@ -140,7 +147,7 @@ func (c *conn) refuse(handle uint32, code transport.RefuseCode, reason string) e
 		return fmt.Errorf("refuse: %w", err)
 	}
 	if c.out.put(msg, true) > maxAnswers {
-		return violation("%d offers without reading the answers", maxAnswers)
+		return wire.Violation("%d offers without reading the answers", maxAnswers)
 	}
 	return nil
 }

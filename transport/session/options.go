@@ -30,9 +30,11 @@ type Options struct {
 	// has promised.
 	RecvRing *transport.Ring
 
-	// Window is how many frames a transfer is granted ahead of what has been
-	// released. Default: transport.DefaultWindow; clamped to 1..1024, and for
-	// each transfer to the slots of RecvRing that are not promised yet.
+	// Window is the most frames that a transfer is granted ahead of what has
+	// been released. A transfer begins with one or two and gets more as it uses
+	// them, up to Window and as long as it has less of RecvRing than is left of
+	// it; what others need more it gives back. Default:
+	// transport.DefaultWindow; clamped to 1..1024.
 	Window int
 
 	// Lanes is the wished number of data lanes; the smaller wish counts.
@@ -59,8 +61,32 @@ type Options struct {
 	HandshakeTimeout time.Duration
 
 	// Linger bounds how long Close waits for queued control messages to go
-	// out. Default: 1 s; at most 1 minute; negative: no wait.
+	// out. Default: 1 s; at most 1 minute; negative: 10 ms, which is enough for
+	// a peer that reads.
 	Linger time.Duration
+
+	// PingEvery is how long nothing may be heard of the peer while a transfer
+	// is on offer or open, in either direction, before it is asked for a sign of
+	// life, and after each such question before the next. It is also how often
+	// the connection looks, whatever it does. Default: 1 s; 1 ms to 1 minute;
+	// negative: the peer is not asked and its silence ends nothing. Whatever
+	// this end wishes, it answers the peer's questions.
+	PingEvery time.Duration
+
+	// LostAfter is how long nothing may be heard meanwhile before the
+	// connection is lost. It is judged by questions that really went out, so
+	// the end may come later by some PingEvery. Default: 6 s; at least twice
+	// PingEvery, at most 10 minutes; negative: silence ends nothing.
+	LostAfter time.Duration
+
+	// IdlePingEvery takes PingEvery's place on a connection without any
+	// transfer. Default: 15 s; at least PingEvery, at most 10 minutes;
+	// negative: as with PingEvery.
+	IdlePingEvery time.Duration
+
+	// IdleLostAfter takes LostAfter's place there. Default: 45 s; at least
+	// twice IdlePingEvery, at most 1 hour; negative: as with LostAfter.
+	IdleLostAfter time.Duration
 }
 
 // WithDefaults returns o with defaults in place of zero values and every value
@@ -71,14 +97,19 @@ func (o Options) WithDefaults() Options {
 		o.Boot = transport.NewID()
 	}
 	o.Window = clamp(o.Window, transport.DefaultWindow, maxWindow)
-	o.Lanes = clamp(o.Lanes, 1, maxLanes)
+	o.Lanes = clamp(o.Lanes, 1, wire.MaxLanes)
 	o.Sums = knownSums(o.Sums)
 	o.MaxMeta = clamp(o.MaxMeta, transport.MaxMeta, transport.MaxMeta)
 	o.MaxOffers = clamp(o.MaxOffers, transport.MaxTransfers, transport.MaxTransfers)
 	o.HandshakeTimeout = clamp(o.HandshakeTimeout, defaultHandshake, maxHandshake)
-	if o.Linger >= 0 {
-		o.Linger = clamp(o.Linger, defaultLinger, maxLinger)
+	if o.Linger < 0 {
+		o.Linger = minLinger
 	}
+	o.Linger = clamp(o.Linger, defaultLinger, maxLinger)
+	o.PingEvery = interval(o.PingEvery, defaultPing, minPing, maxPing)
+	o.LostAfter = interval(o.LostAfter, defaultLost, 2*o.PingEvery, maxLost)
+	o.IdlePingEvery = interval(o.IdlePingEvery, defaultIdlePing, max(o.PingEvery, minPing), maxIdlePing)
+	o.IdleLostAfter = interval(o.IdleLostAfter, defaultIdleLost, 2*o.IdlePingEvery, maxIdleLost)
 	return o
 }
 
@@ -88,6 +119,18 @@ func clamp[T int | time.Duration](v, def, limit T) T {
 		v = def
 	}
 	return min(v, limit)
+}
+
+// interval returns negative values as they are, def for zero, and what is
+// between the bounds for others.
+func interval(v, def, least, most time.Duration) time.Duration {
+	switch {
+	case v < 0:
+		return v
+	case v == 0:
+		v = def
+	}
+	return min(max(v, least), most)
 }
 
 // knownSums returns the names of this build in the wished order, without
@@ -103,7 +146,7 @@ func knownSums(wish []string) []string {
 	if len(sums) > 0 {
 		return sums
 	}
-	return slices.DeleteFunc(all, func(s string) bool { return s == "none" })
+	return slices.DeleteFunc(all, func(s string) bool { return s == transport.SumNone })
 }
 
 // maxPayload is the largest frame that both of this end's rings take.

@@ -89,24 +89,12 @@ func (b *outbox) take() (msgs [][]byte, dirty []*incoming, done bool) {
 // writeControl writes what the outbox has until the connection ends.
 func (c *conn) writeControl() {
 	defer close(c.written)
-	var buf []byte
-	var ranges []wire.BlockRange
+	w := controlWriter{c: c}
 	for {
 		msgs, dirty, done := c.out.take()
-		for i, in := range dirty {
-			var err error
-			if buf, ranges, err = c.writeState(in, buf, ranges); err != nil {
-				c.lose("write control message", err)
-				return
-			}
-			dirty[i] = nil
-		}
-		for i, msg := range msgs {
-			if err := c.d.WriteControl(msg); err != nil {
-				c.lose("write control message", err)
-				return
-			}
-			msgs[i] = nil
+		if err := w.write(msgs, dirty); err != nil {
+			c.lose("write control message", err)
+			return
 		}
 		if done {
 			return
@@ -119,28 +107,76 @@ func (c *conn) writeControl() {
 	}
 }
 
-// writeState writes the acknowledgements and the grant that in has pending. buf
-// and ranges are memory to use; both are returned for the next call.
-func (c *conn) writeState(in *incoming, buf []byte, ranges []wire.BlockRange) ([]byte, []wire.BlockRange, error) {
-	ranges, total := in.pending(ranges[:0])
-	for rest := ranges; len(rest) > 0; {
-		n := min(len(rest), ackBatch)
-		msg, err := wire.AppendAck(buf[:0], &wire.Ack{Handle: in.handle, Ranges: rest[:n]})
-		if err != nil {
-			return buf, ranges, err
+// controlWriter has the memory of a connection's control writer.
+type controlWriter struct {
+	c      *conn
+	buf    []byte // of the message at hand
+	ranges []wire.BlockRange
+}
+
+// write writes what take gave, and the ping and the pong that wait, which overtake
+// what may be long.
+func (w *controlWriter) write(msgs [][]byte, dirty []*incoming) error {
+	if err := w.pulse(); err != nil {
+		return err
+	}
+	for i, in := range dirty {
+		if err := w.state(in); err != nil {
+			return err
 		}
-		buf = msg
-		if err := c.d.WriteControl(buf); err != nil {
-			return buf, ranges, err
+		dirty[i] = nil
+	}
+	for i, msg := range msgs {
+		if err := w.pulse(); err != nil {
+			return err
 		}
-		rest = rest[n:]
+		if err := w.c.d.WriteControl(msg); err != nil {
+			return err
+		}
+		msgs[i] = nil
+	}
+	return nil
+}
+
+// state writes the acknowledgements and the grant that in has pending.
+func (w *controlWriter) state(in *incoming) error {
+	ranges, total := in.pending(w.ranges[:0])
+	w.ranges = ranges
+	for len(ranges) > 0 {
+		n := min(len(ranges), wire.MaxRanges)
+		if err := w.send(wire.AppendAck(w.buf[:0], &wire.Ack{Handle: in.handle, Ranges: ranges[:n]})); err != nil {
+			return err
+		}
+		ranges = ranges[n:]
 	}
 	if total == 0 {
-		return buf, ranges, nil
+		return nil
 	}
-	buf, err := wire.AppendGrant(buf[:0], &wire.Grant{Handle: in.handle, Epoch: c.terms.Epoch, Total: total})
+	return w.send(wire.AppendGrant(w.buf[:0], &wire.Grant{Handle: in.handle, Epoch: w.c.terms.Epoch, Total: total}))
+}
+
+// pulse writes the pong and the ping that wait.
+func (w *controlWriter) pulse() error {
+	p := &w.c.pulse
+	if token := p.answer.Swap(0); token != 0 {
+		if err := w.send(wire.AppendPong(w.buf[:0], &wire.Pong{Token: token})); err != nil {
+			return err
+		}
+	}
+	if token := p.ask.Swap(0); token != 0 {
+		if err := w.send(wire.AppendPing(w.buf[:0], &wire.Ping{Token: token})); err != nil {
+			return err
+		}
+		p.said.Store(token)
+	}
+	return nil
+}
+
+// send writes a message that was encoded into buf.
+func (w *controlWriter) send(msg []byte, err error) error {
 	if err != nil {
-		return buf, ranges, err
+		return err
 	}
-	return buf, ranges, c.d.WriteControl(buf)
+	w.buf = msg
+	return w.c.d.WriteControl(msg)
 }

@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -22,7 +21,7 @@ type outgoing struct {
 	opened    chan struct{} // closed when the peer has admitted the transfer
 	done      chan struct{} // closed when the transfer has ended
 	wake      chan struct{} // capacity 1: there may be a grant to use
-	flushing  chan struct{} // capacity maxFlushes: flushes that the peer has not answered
+	flushing  chan struct{} // capacity wire.MaxFlushes: flushes that the peer has not answered
 	finishing chan struct{} // capacity 1: held by Finish
 
 	mu       sync.Mutex // guards the fields below
@@ -34,30 +33,36 @@ type outgoing struct {
 	resulted bool // result came; Finish returns it whatever err says
 	final    bool // Finish was said: nothing may be sent any more
 
-	next, granted uint64                   // frames sent; frames that may be sent in all
-	kept          []*txFrame               // frames whose slots are not free
-	acked         transport.Coverage       // blocks that were sent and are durable, as ranges of indices
-	tokens        uint64                   // the last flush's
-	flushes       map[uint64]chan struct{} // by token, closed by the answer
-	missing       []transport.Piece        // to be listed by the next flush
-	more          bool                     // the peer's list was cut
+	next, granted uint64                // frames sent; frames that may be sent in all
+	kept          []*txFrame            // frames whose slots are not free
+	acked         transport.Coverage    // blocks that were sent and are durable, as ranges of indices
+	tokens        uint64                // the last flush's
+	flushes       map[uint64]*openFlush // by token
+	missing       []transport.Piece     // to be listed by the next flush
+	more          bool                  // the peer's list was cut
 	stats         transport.Stats
+
+	repeats // what is sent again
 }
 
 // txFrame is a frame on its way. The transfer's mutex guards the fields from
-// blocks on; the others belong to Send until the frame is queued, then to the
-// lane that writes it, then to whoever drops it.
+// blocks on; the others belong to Send or, when it is sent again, to the
+// transfer's mutex, until the frame is queued, then to the lane that writes it,
+// then to whoever drops it.
 type txFrame struct {
 	o       *outgoing
 	lease   *transport.Lease
 	slot    transport.Slot
-	seq     uint64
-	pieces  []transport.Piece
-	payload []byte
+	seq     uint64            // of the last time that it was sent
+	pieces  []transport.Piece // all that the slot has
+	payload []byte            // theirs
+	part    span              // pieces that are sent: at first all
 
-	blocks []uint32 // touched and not durable yet, without repeats
-	busy   bool     // queued or being written
-	at     int      // index in outgoing.kept
+	blocks  []uint32 // touched and not durable yet, without repeats
+	busy    bool     // queued or being written
+	at      int      // index in outgoing.kept
+	lack    span     // pieces that the peer lacks and that have to be sent again
+	repeats int      // how often it was sent again
 
 	next *txFrame // in the queue, whose mutex guards it
 }
@@ -67,9 +72,9 @@ func newOutgoing(c *conn, handle uint32, r transport.Request, ring *transport.Ri
 		c: c, handle: handle, id: r.ID, replay: r.Replayable, ring: ring,
 		opened: make(chan struct{}), done: make(chan struct{}),
 		wake:      make(chan struct{}, 1),
-		flushing:  make(chan struct{}, maxFlushes),
+		flushing:  make(chan struct{}, wire.MaxFlushes),
 		finishing: make(chan struct{}, 1),
-		flushes:   make(map[uint64]chan struct{}, maxFlushes),
+		flushes:   make(map[uint64]*openFlush, wire.MaxFlushes),
 	}
 }
 
@@ -114,8 +119,8 @@ func (o *outgoing) Lease(ctx context.Context) (*transport.Lease, error) {
 	}
 	slot, err := o.ring.Take(ctx, o.done)
 	if err != nil {
-		if errors.Is(err, transport.ErrClosed) {
-			return nil, o.why()
+		if why := o.why(); why != nil {
+			return nil, why
 		}
 		return nil, fmt.Errorf("lease: %w", err)
 	}
@@ -133,30 +138,27 @@ func (o *outgoing) Lease(ctx context.Context) (*transport.Lease, error) {
 // Send implements transport.Outgoing.
 func (o *outgoing) Send(ctx context.Context, l *transport.Lease) error {
 	if !l.End() {
-		return errLease
+		panic("session: lease sent after its end")
 	}
 	err := o.why()
 	if err != nil || l.Empty() {
-		slot, _, _ := l.Frame(noSum)
-		o.c.unused(slot, l)
+		o.c.unleased(l)
 		return err
 	}
 	slot, pieces, payload := l.Frame(o.c.sum)
 	if n, limit := len(payload), o.c.facts.MaxPayload; n > limit {
-		o.c.unused(slot, l)
+		o.c.unleased(l)
 		return fmt.Errorf("send: %w: payload of %d bytes, agreed limit %d", transport.ErrTooLarge, n, limit)
 	}
 	f := o.c.pool.getTx()
 	f.o, f.lease, f.slot, f.pieces, f.payload = o, l, slot, pieces, payload
+	f.part = span{0, len(pieces)}
 	if err := o.queue(ctx, f); err != nil {
 		o.c.drop(f)
 		return err
 	}
 	return nil
 }
-
-// noSum stands in where a frame is not going to be sent.
-func noSum([]byte) uint64 { return 0 }
 
 // queue waits for a grant and hands f to the lanes.
 func (o *outgoing) queue(ctx context.Context, f *txFrame) error {
@@ -240,8 +242,12 @@ func (o *outgoing) wrote(f *txFrame) {
 	o.mu.Lock()
 	f.busy = false
 	free := o.ended || len(f.blocks) == 0
-	if free {
+	switch {
+	case free:
 		o.unkeep(f)
+	case !f.lack.empty(): // the peer was faster
+		o.again = append(o.again, f)
+		o.repeat()
 	}
 	o.mu.Unlock()
 	if free {
@@ -260,18 +266,19 @@ func (o *outgoing) unkeep(f *txFrame) {
 	o.kept[f.at], moved.at = moved, f.at
 	o.kept[last] = nil
 	o.kept = o.kept[:last]
+	o.forgive(f)
 }
 
 // drop gives back what a frame that nobody needs holds.
 func (c *conn) drop(f *txFrame) {
-	slot, l := f.slot, f.lease
+	l := f.lease
 	c.pool.putTx(f)
-	c.unused(slot, l)
+	c.unleased(l)
 }
 
-// unused gives back an ended lease and its slot.
-func (c *conn) unused(slot transport.Slot, l *transport.Lease) {
-	slot.Put()
+// unleased takes an ended lease back, and its slot.
+func (c *conn) unleased(l *transport.Lease) {
+	l.Slot().Put()
 	c.pool.putLease(l)
 	if c.closed.Load() {
 		c.send.settle()
@@ -308,7 +315,7 @@ func (o *outgoing) finalize(err error) (free []*txFrame) {
 			free = append(free, f)
 		}
 	}
-	o.kept, o.missing = nil, nil
+	o.kept, o.missing, o.again = nil, nil, nil
 	close(o.done)
 	return free
 }

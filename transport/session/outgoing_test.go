@@ -125,7 +125,7 @@ func TestGrants(t *testing.T) {
 // receiver's answers, and lists each piece once.
 func TestMissing(t *testing.T) {
 	b := start(t, nil)
-	out, n := b.outgoing(transport.Request{})
+	out, n := b.outgoing(transport.Request{Replayable: true})
 	must(t, put(t.Context(), out, 1, 2))
 	b.sent()
 	piece := func(block uint32, at uint64) transport.Piece {
@@ -164,7 +164,7 @@ func TestMissing(t *testing.T) {
 // gives a transfer up that misses without end.
 func TestMissingBounded(t *testing.T) {
 	b := start(t, nil)
-	out, n := b.outgoing(transport.Request{})
+	out, n := b.outgoing(transport.Request{Replayable: true})
 	must(t, put(t.Context(), out, 1))
 	at := uint64(0)
 	pieces := func(count int) (list []transport.Piece) {
@@ -238,7 +238,7 @@ func TestFlushes(t *testing.T) {
 // TestFinish says Finish only when all is durable, and once.
 func TestFinish(t *testing.T) {
 	b := start(t, nil)
-	out, n := b.outgoing(transport.Request{})
+	out, n := b.outgoing(transport.Request{Replayable: true})
 	must(t, put(t.Context(), out, 1))
 	finishing := async(func() (transport.Outcome, error) { return out.Finish(t.Context()) })
 	first := hear[*wire.Flush](b.script)
@@ -334,13 +334,14 @@ func TestLease(t *testing.T) {
 		t.Errorf("room of %d", l.Room())
 	}
 	must(t, out.Send(t.Context(), l)) // empty: nothing is sent
-	is(t, out.Send(t.Context(), l), transport.ErrClosed)
+	mustPanic(t, "send of an ended lease", func() { out.Send(t.Context(), l) })
 	b.kept(0)
 
 	large, err := transport.NewRing(2, 4*testPayload)
 	must(t, err)
-	slot, _ := large.TryTake()
-	l = transport.NewLease(large.Payload())
+	slot, err := large.Take(t.Context(), nil)
+	must(t, err)
+	l = transport.NewLease(large.Payload(), nil)
 	l.Reset(slot)
 	if _, err := l.Reserve(0, 0, testPayload+1); err != nil {
 		t.Fatal(err)
@@ -391,7 +392,7 @@ func TestOpen(t *testing.T) {
 func TestKind(t *testing.T) {
 	b := start(t, nil)
 	_, err := b.c.Open(t.Context(), transport.Request{Kind: "\x00"})
-	is(t, err, wire.ErrInvalid)
+	is(t, err, transport.ErrInvalid)
 	out, _ := b.outgoing(transport.Request{})
 	out.Cancel("\x00\xff")
 	if m := hear[*wire.Cancel](b.script); m.Reason != "??" {

@@ -78,14 +78,16 @@ type pools struct {
 	leases chan *transport.Lease
 	rx     chan *rxFrame
 	limit  int // payload bytes of a lease
+
+	released func(*transport.Lease) // takes leases back that are not sent
 }
 
-func newPools(sendSlots, recvSlots, maxPayload int) pools {
+func newPools(sendSlots, recvSlots, maxPayload int, released func(*transport.Lease)) pools {
 	return pools{
 		tx:     make(chan *txFrame, sendSlots),
 		leases: make(chan *transport.Lease, sendSlots),
 		rx:     make(chan *rxFrame, recvSlots),
-		limit:  maxPayload,
+		limit:  maxPayload, released: released,
 	}
 }
 
@@ -99,7 +101,7 @@ func (p *pools) getTx() *txFrame {
 }
 
 func (p *pools) putTx(f *txFrame) {
-	f.o, f.lease, f.pieces, f.payload, f.slot = nil, nil, nil, nil, transport.Slot{}
+	*f = txFrame{blocks: f.blocks[:0]}
 	select {
 	case p.tx <- f:
 	default:
@@ -111,7 +113,7 @@ func (p *pools) getLease() *transport.Lease {
 	case l := <-p.leases:
 		return l
 	default:
-		return transport.NewLease(p.limit)
+		return transport.NewLease(p.limit, p.released)
 	}
 }
 

@@ -27,6 +27,7 @@ const (
 
 	testEpoch   = 7
 	testWindow  = 4
+	testFirst   = 2 // of which are granted at first
 	testPayload = 2 * transport.HeaderRoom
 	testMeta    = 64 << 10
 )
@@ -100,6 +101,9 @@ func (s *script) ReadFrame(_ int, header []byte, place session.Placer) (int, err
 	select {
 	case f := <-s.frames:
 		n := copy(header, f.header)
+		if _, _, err := wire.FrameLength(header[:n], testPayload); err != nil {
+			return 0, err
+		}
 		p, err := place(header[:n])
 		if err != nil {
 			return 0, err
@@ -230,7 +234,8 @@ type bench struct {
 	send, recv *transport.Ring
 }
 
-func start(tb testing.TB, change func(*session.Options)) *bench {
+// start has the peer agree to features.
+func start(tb testing.TB, change func(*session.Options), features ...string) *bench {
 	tb.Helper()
 	b := &bench{script: newScript(tb), send: ring(tb), recv: ring(tb)}
 	o := session.Options{SendRing: b.send, RecvRing: b.recv, Window: testWindow}
@@ -240,6 +245,7 @@ func start(tb testing.TB, change func(*session.Options)) *bench {
 	b.c = session.New(b.script, session.Agreement{
 		Terms: wire.Terms{
 			Epoch: testEpoch, MaxPayload: testPayload, MaxMeta: testMeta, Lanes: 2, Sum: "xxh3-64",
+			Features: features,
 		},
 		Peer: "script",
 	}, o, transport.Facts{Link: "script", Remote: "nowhere"})
@@ -294,7 +300,7 @@ func (b *bench) incoming(handle uint32) transport.Incoming {
 	if err != nil {
 		b.tb.Fatal(err)
 	}
-	if m := hear[*wire.Admit](b.script); m.Handle != handle || m.Window != testWindow {
+	if m := hear[*wire.Admit](b.script); m.Handle != handle || m.Window != testFirst {
 		b.tb.Fatalf("admit %+v", m)
 	}
 	return in
@@ -380,6 +386,17 @@ func must(tb testing.TB, err error) {
 	if err != nil {
 		tb.Fatal(err)
 	}
+}
+
+// mustPanic fails the test unless f panics.
+func mustPanic(tb testing.TB, what string, f func()) {
+	tb.Helper()
+	defer func() {
+		if recover() == nil {
+			tb.Errorf("%s: no panic", what)
+		}
+	}()
+	f()
 }
 
 // is checks an error.

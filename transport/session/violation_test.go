@@ -19,13 +19,13 @@ func TestOpenerViolates(t *testing.T) {
 	flush := func(token, frames uint64) *wire.Flush { return &wire.Flush{Handle: 1, Token: token, Frames: frames} }
 	finish := func(frames uint64) *wire.Finish { return &wire.Finish{Handle: 1, Frames: frames} }
 	for name, breach := range map[string]func(b *bench){
-		"frame 4 of transfer":   func(b *bench) { b.frame(h(testWindow), []uint32{0}) },
-		"beyond the 4":          func(b *bench) { b.frame(h(1<<63), []uint32{0}) },
+		"frame 2 of transfer":   func(b *bench) { b.frame(h(testFirst), []uint32{0}) },
+		"beyond the 2":          func(b *bench) { b.frame(h(1<<63), []uint32{0}) },
 		"frame 1 of":            func(b *bench) { b.frame(h(1), []uint32{0}); b.frame(h(1), []uint32{0}) },
 		"came twice":            func(b *bench) { b.frame(h(0), []uint32{0}); b.frame(h(0), []uint32{0}) },
 		"checksum of the frame": func(b *bench) { b.damagedHeader() },
 		"handle 1 opened twice": func(b *bench) { b.say(&wire.Open{Handle: 1, ID: transport.NewID(), Parts: 1}) },
-		"5 frames":              func(b *bench) { b.say(flush(1, testWindow+1)) },
+		"3 frames":              func(b *bench) { b.say(flush(1, testFirst+1)) },
 		"more than 4 flushes": func(b *bench) {
 			for i := range uint64(5) {
 				b.say(flush(i, 0))
@@ -33,7 +33,7 @@ func TestOpenerViolates(t *testing.T) {
 		},
 		"after its finish":       func(b *bench) { b.say(finish(0)); b.say(flush(1, 0)) },
 		"finished twice":         func(b *bench) { b.say(finish(0)); b.say(finish(0)) },
-		"finished with 5 frames": func(b *bench) { b.say(finish(testWindow + 1)) },
+		"finished with 3 frames": func(b *bench) { b.say(finish(testFirst + 1)) },
 		"more have come":         func(b *bench) { b.frame(h(0), []uint32{0}); b.arrived(1); b.say(finish(0)) },
 		"more have come ":        func(b *bench) { b.say(flush(1, 2)); b.say(finish(1)) },
 		"which finished with 1":  func(b *bench) { b.finishThen(1) },

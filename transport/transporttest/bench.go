@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"pdlink/transport"
+	"pdlink/transport/session"
 )
 
 // Bench measures a link with rings of default size: goodput and allocations for
@@ -24,7 +25,7 @@ func Bench(b *testing.B, h Harness) {
 // benchPair opens a transfer whose receiver takes everything.
 func benchPair(b *testing.B, h Harness, lanes int) (transport.Outgoing, <-chan outcome[struct{}]) {
 	b.Helper()
-	p := h.Pair(b, Options{Lanes: lanes}, Options{Lanes: lanes})
+	p := h.Pair(b, session.Options{Lanes: lanes}, session.Options{Lanes: lanes})
 	b.Cleanup(p.Close)
 	e := newEnv(b, h, 1)
 	out, in := e.open(p.A, p.B, transport.Request{Replayable: true})

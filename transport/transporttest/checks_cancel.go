@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pdlink/transport"
+	"pdlink/transport/session"
 )
 
 func cancelChecks() []check {
@@ -77,7 +78,7 @@ func (e *env) at(p Pair, s stage) (out transport.Outgoing, in transport.Incoming
 // cancelEverywhere: a cancel at any point reaches both ends with its reason,
 // wakes every call, and leaves the connection whole.
 func cancelEverywhere(e *env, byReceiver bool) {
-	p := e.pair(Options{}, Options{})
+	p := e.pair(session.Options{}, session.Options{})
 	for _, s := range stages() {
 		reason := "reason: " + s.name
 		out, in, sending, receiving := e.at(p, s)
@@ -149,7 +150,7 @@ func (e *env) cancelled(err error, remote bool, reason string) {
 // nothing at the peer, whether the offer was accepted there or not, and its id
 // is free.
 func cancelOpen(e *env) {
-	p := e.pair(Options{}, Options{})
+	p := e.pair(session.Options{}, session.Options{})
 	r := transport.Request{ID: transport.NewID(), Replayable: true}
 	for range 3 {
 		opening := call(func() error { _, err := p.A.Open(e.deadline(), r); return err })
@@ -192,7 +193,7 @@ func (e *env) withdrawn(offer transport.Offer) {
 // cancelQueued: frames that nobody received go back to the ring by themselves.
 func cancelQueued(e *env) {
 	ring := e.ring(testSlots, testPayload)
-	p := e.pair(Options{}, Options{RecvRing: ring})
+	p := e.pair(session.Options{}, session.Options{RecvRing: ring})
 	for _, byReceiver := range []bool{false, true} {
 		out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
 		e.stall(out)
@@ -219,7 +220,7 @@ func cancelQueued(e *env) {
 // which fails, or by Release.
 func cancelLeases(e *env) {
 	ring := e.ring(testSlots, testPayload)
-	p := e.pair(Options{SendRing: ring}, Options{})
+	p := e.pair(session.Options{SendRing: ring}, session.Options{})
 	out, _ := e.open(p.A, p.B, transport.Request{})
 	a, err := out.Lease(e.ctx)
 	e.must(err, "lease")
@@ -242,7 +243,7 @@ func cancelLeases(e *env) {
 // cancelLate: cancelling a finished transfer, at either end, does nothing, not
 // even to a new transfer of the same id.
 func cancelLate(e *env) {
-	p := e.pair(Options{}, Options{})
+	p := e.pair(session.Options{}, session.Options{})
 	id := transport.NewID()
 	out, in := e.open(p.A, p.B, transport.Request{ID: id, Replayable: true})
 	e.finishBoth(out, in)
@@ -256,7 +257,7 @@ func cancelLate(e *env) {
 // cancelBoth: cancels from both ends that cross each other end the transfer
 // and nothing else.
 func cancelBoth(e *env) {
-	p := e.pair(Options{}, Options{})
+	p := e.pair(session.Options{}, session.Options{})
 	for range 30 {
 		out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
 		e.must(e.send(out, piece{0, 0, 1000}), "send")
@@ -273,7 +274,7 @@ func cancelBoth(e *env) {
 // cancelRace: a cancel that races with the end of a transfer ends it one way or
 // the other at both ends.
 func cancelRace(e *env) {
-	p := e.pair(Options{}, Options{})
+	p := e.pair(session.Options{}, session.Options{})
 	for i := range 40 {
 		out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
 		s := e.sink(in)

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"pdlink/transport"
+	"pdlink/transport/session"
 	"pdlink/transport/wire"
 )
 
@@ -76,7 +77,7 @@ func (d damage) ends(p Pair) (says, reads transport.Conn) {
 // violation that names the checksum, the other loses it, and the message has no
 // effect.
 func (d damage) everyByte(e *env) {
-	a, b := e.fill(Options{}), e.fill(Options{})
+	a, b := e.fill(session.Options{}), e.fill(session.Options{})
 	damaged := 0
 	defer func() {
 		if e.Failed() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"pdlink/transport"
+	"pdlink/transport/session"
 )
 
 func factChecks() []check {
@@ -21,7 +22,7 @@ func factChecks() []check {
 
 // factsStable: facts agree between the ends and never change.
 func factsStable(e *env) {
-	p := e.pair(Options{}, Options{})
+	p := e.pair(session.Options{}, session.Options{})
 	a, b := p.A.Facts(), p.B.Facts()
 	if a.Link != e.h.Name || b.Link != e.h.Name {
 		e.Errorf("link is named %q and %q, want %q", a.Link, b.Link, e.h.Name)
@@ -48,7 +49,7 @@ func factsStable(e *env) {
 // factsLargestFrame: a frame of MaxPayload bytes passes in both directions, as
 // one piece and as MaxPieces of them; one byte or one piece more does not.
 func factsLargestFrame(e *env) {
-	p := e.pair(Options{}, Options{})
+	p := e.pair(session.Options{}, session.Options{})
 	size := p.A.Facts().MaxPayload
 	if size != testPayload {
 		e.Errorf("largest frame %d bytes, the rings take %d", size, testPayload)
@@ -92,7 +93,7 @@ func manyPieces(size int) []piece {
 // factsUnequalRings: the smallest slot of either end bounds a frame.
 func factsUnequalRings(e *env) {
 	small := testPayload - 3*transport.HeaderRoom
-	p := e.pair(Options{}, Options{RecvRing: e.ring(testSlots, small)})
+	p := e.pair(session.Options{}, session.Options{RecvRing: e.ring(testSlots, small)})
 	if a, b := p.A.Facts().MaxPayload, p.B.Facts().MaxPayload; a != b || a != small {
 		e.Errorf("largest frame %d and %d bytes, want %d: the smallest slot", a, b, small)
 	}
@@ -111,7 +112,7 @@ func factsUnequalRings(e *env) {
 // 0, 1 and MaxMeta bytes pass unchanged, as does every byte of a kind.
 func factsLargestMeta(e *env) {
 	const limit = 300_000
-	p := e.pair(Options{MaxMeta: limit}, Options{MaxMeta: limit + 1000})
+	p := e.pair(session.Options{MaxMeta: limit}, session.Options{MaxMeta: limit + 1000})
 	if a, b := p.A.Facts().MaxMeta, p.B.Facts().MaxMeta; a != limit || b != limit {
 		e.Fatalf("largest meta %d and %d, want %d", a, b, limit)
 	}
@@ -171,7 +172,7 @@ func factsSum(e *env) {
 		{[]string{"unheard-of", "xxh3-64"}, nil, "xxh3-64"},
 		{[]string{"none"}, []string{"none"}, "none"},
 	} {
-		p := e.pair(Options{Sums: c.a}, Options{Sums: c.b})
+		p := e.pair(session.Options{Sums: c.a}, session.Options{Sums: c.b})
 		if a, b := p.A.Facts().Sum, p.B.Facts().Sum; a != c.want || b != c.want {
 			e.Errorf("%v with %v: checksum %q and %q, want %q", c.a, c.b, a, b, c.want)
 		}
@@ -188,7 +189,7 @@ func factsNoSum(e *env) {
 		{{"none"}, {"xxh3-64"}},
 		{{"xxh3-64"}, {"none"}},
 	} {
-		dial, listen, addr := e.h.Links(e, e.fill(Options{Sums: c[0]}), e.fill(Options{Sums: c[1]}))
+		dial, listen, addr := e.h.Links(e, e.fill(session.Options{Sums: c[0]}), e.fill(session.Options{Sums: c[1]}))
 		l, err := listen.Listen(e.ctx, addr)
 		e.must(err, "listen")
 		accepted := call(func() error {
@@ -213,7 +214,7 @@ func factsNoSum(e *env) {
 // carry a transfer.
 func factsLanes(e *env) {
 	for _, n := range []int{1, e.h.lanes()} {
-		p := e.pair(Options{Lanes: n}, Options{Lanes: n})
+		p := e.pair(session.Options{Lanes: n}, session.Options{Lanes: n})
 		if a, b := p.A.Facts().Lanes, p.B.Facts().Lanes; a != n || b != n {
 			e.Errorf("%d and %d lanes, want %d", a, b, n)
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pdlink/transport"
+	"pdlink/transport/session"
 	"pdlink/transport/wire"
 )
 
@@ -26,7 +27,7 @@ func faultChecks() []check {
 }
 
 // broken is a pair with faults at the dialling end.
-func (e *env) broken(a, b Options) (Pair, *Faults) {
+func (e *env) broken(a, b session.Options) (Pair, *Faults) {
 	e.Helper()
 	f := NewFaults(e.rng.Uint64())
 	a.Intercept = f.Intercept
@@ -34,10 +35,11 @@ func (e *env) broken(a, b Options) (Pair, *Faults) {
 }
 
 // faultPayload: a damaged payload is never delivered, is reported by the next
-// flush exactly once, is counted at both ends, and passes when sent again.
+// flush exactly once where the link does not keep it, is counted at both ends,
+// and passes when sent again.
 func faultPayload(e *env) {
-	p, f := e.broken(Options{}, Options{})
-	out, in := e.open(p.A, p.B, transport.Request{})
+	p, f := e.broken(session.Options{}, session.Options{})
+	out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
 	s := e.sink(in)
 	s.whole = 3000
 	done := call(func() error { return s.run(e.ctx) })
@@ -61,7 +63,7 @@ func faultPayload(e *env) {
 
 // faultOnePiece: of a frame with several pieces only the damaged one is lost.
 func faultOnePiece(e *env) {
-	p, f := e.broken(Options{}, Options{})
+	p, f := e.broken(session.Options{}, session.Options{})
 	out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
 	f.Corrupt(SentPayload, 0, 1500)
 	e.must(e.send(out, piece{0, 0, 1000}, piece{5, 7, 1000}, piece{2, 100, 1000}), "send")
@@ -81,7 +83,7 @@ func faultOnePiece(e *env) {
 // faultStorm: with one frame in a few damaged at a random byte a transfer ends
 // right after some repeats, and no wrong byte is delivered.
 func faultStorm(e *env) {
-	p, f := e.broken(Options{Lanes: 2}, Options{Lanes: 2})
+	p, f := e.broken(session.Options{Lanes: 2}, session.Options{Lanes: 2})
 	out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
 	for range 40 {
 		f.Corrupt(SentPayload, e.rng.IntN(4), -1)
@@ -101,7 +103,7 @@ func faultStorm(e *env) {
 // frame is delivered.
 func faultHeader(e *env) {
 	for at := range wire.FixedHeader + wire.PieceSize {
-		p, f := e.broken(Options{}, Options{})
+		p, f := e.broken(session.Options{}, session.Options{})
 		out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
 		f.Corrupt(SentHeader, 0, at)
 		e.must(e.send(out, piece{0, 0, 100}), "send")
@@ -123,7 +125,7 @@ func faultHeader(e *env) {
 func faultControl(e *env) {
 	hit := 0
 	for i := range 40 {
-		p, f := e.broken(Options{}, Options{})
+		p, f := e.broken(session.Options{}, session.Options{})
 		site, reads, says := SentControl, p.B, p.A
 		if i%2 == 1 {
 			site, reads, says = TakenControl, p.A, p.B
@@ -207,8 +209,8 @@ func known(err error) bool {
 // faultCut: a connection that is cut at any byte of any message or frame is
 // lost for both ends, and no wrong byte is delivered.
 func faultCut(e *env) {
-	a := Options{SendRing: e.ring(testSlots, testPayload), RecvRing: e.ring(testSlots, testPayload)}
-	b := Options{SendRing: e.ring(testSlots, testPayload), RecvRing: e.ring(testSlots, testPayload)}
+	a := session.Options{SendRing: e.ring(testSlots, testPayload), RecvRing: e.ring(testSlots, testPayload)}
+	b := session.Options{SendRing: e.ring(testSlots, testPayload), RecvRing: e.ring(testSlots, testPayload)}
 	lost := 0
 	for i := range e.h.tries() {
 		f := NewFaults(e.rng.Uint64())
@@ -275,7 +277,7 @@ func (e *env) cutOnce(p Pair) int {
 // faultCutWaiting: a cut wakes every call of both ends.
 func faultCutWaiting(e *env) {
 	for _, s := range stages() {
-		p, f := e.broken(Options{}, Options{})
+		p, f := e.broken(session.Options{}, session.Options{})
 		_, _, sending, receiving := e.at(p, s)
 		f.Cut()
 		for _, w := range append(sending, receiving...) {
@@ -288,7 +290,7 @@ func faultCutWaiting(e *env) {
 // faultTruncate: a frame that ends too e.h.soon() is not delivered.
 func faultTruncate(e *env) {
 	for range 8 {
-		p, f := e.broken(Options{}, Options{})
+		p, f := e.broken(session.Options{}, session.Options{})
 		out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
 		e.must(e.send(out, piece{0, 0, 1000}), "send")
 		e.frame(in).Release()
@@ -310,7 +312,7 @@ func faultTruncate(e *env) {
 // faultHalf: a connection of which the peer ended one direction is lost for
 // both ends.
 func faultHalf(e *env) {
-	p, f := e.broken(Options{}, Options{})
+	p, f := e.broken(session.Options{}, session.Options{})
 	out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
 	receiving := call(func() error { return e.drain(in) })
 	f.HalfClose()
@@ -322,7 +324,7 @@ func faultHalf(e *env) {
 // faultHole: on a connection that swallows everything calls end by their
 // deadline, and Close does not wait for the peer.
 func faultHole(e *env) {
-	p, f := e.broken(Options{}, Options{})
+	p, f := e.broken(session.Options{}, session.Options{})
 	out, in := e.open(p.A, p.B, transport.Request{})
 	f.BlackHole()
 	e.must(e.send(out, piece{0, 0, 1000}), "send")
@@ -340,7 +342,7 @@ func faultHole(e *env) {
 
 // faultDelay: frames and messages that are late in any pattern change nothing.
 func faultDelay(e *env) {
-	p, f := e.broken(Options{Lanes: e.h.lanes()}, Options{Lanes: e.h.lanes()})
+	p, f := e.broken(session.Options{Lanes: e.h.lanes()}, session.Options{Lanes: e.h.lanes()})
 	f.Delay(2 * time.Millisecond)
 	for range 2 {
 		e.transfer(p.A, p.B, 2, 200_000)

@@ -1,10 +1,12 @@
 package transporttest
 
 import (
+	"context"
 	"errors"
 	"slices"
 
 	"pdlink/transport"
+	"pdlink/transport/session"
 )
 
 func flushChecks() []check {
@@ -21,6 +23,7 @@ func finishChecks() []check {
 	return []check{
 		{name: "finish/result", run: finishResult},
 		{name: "finish/missing, then again", run: finishMissing},
+		{name: "finish/its context ends, then again", run: finishContext},
 		{name: "finish/result before the end", run: finishEarly},
 		{name: "finish/id is free afterwards", run: finishAgain},
 		{name: "finish/too large a result", run: finishLarge},
@@ -47,7 +50,7 @@ func (e *env) missing(err error, want ...piece) {
 // flushWaits: Flush returns when the receiver said that everything before the
 // mark is durable, not before, and frames go on meanwhile.
 func flushWaits(e *env) {
-	p := e.pair(Options{}, Options{})
+	p := e.pair(session.Options{}, session.Options{})
 	out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
 	e.must(e.send(out, piece{0, 0, 1000}), "send")
 	flushed := call(func() error { return out.Flush(e.ctx) })
@@ -67,7 +70,7 @@ func flushWaits(e *env) {
 
 // flushMissing: what the receiver lists reaches the sender once, bit for bit.
 func flushMissing(e *env) {
-	p := e.pair(Options{}, Options{})
+	p := e.pair(session.Options{}, session.Options{})
 	out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
 	lost := []piece{{3, 1 << 40, 77}, {0, 0, 1000}}
 	flushed := call(func() error { return out.Flush(e.ctx) })
@@ -82,7 +85,7 @@ func flushMissing(e *env) {
 
 // flushLong: a list longer than MaxMissing is cut, and says so.
 func flushLong(e *env) {
-	p := e.pair(Options{}, Options{})
+	p := e.pair(session.Options{}, session.Options{})
 	out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
 	for _, n := range []int{transport.MaxMissing, transport.MaxMissing + 1} {
 		list := make([]transport.Piece, n)
@@ -110,7 +113,7 @@ func flushLong(e *env) {
 
 // flushConcurrent: many flushes at a time all end.
 func flushConcurrent(e *env) {
-	p := e.pair(Options{}, Options{})
+	p := e.pair(session.Options{}, session.Options{})
 	out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
 	s := e.sink(in)
 	done := call(func() error { return s.run(e.ctx) })
@@ -129,7 +132,7 @@ func flushConcurrent(e *env) {
 
 // flushOrder: each answer ends the flush of its own mark.
 func flushOrder(e *env) {
-	p := e.pair(Options{}, Options{})
+	p := e.pair(session.Options{}, session.Options{})
 	out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
 	first := call(func() error { return out.Flush(e.ctx) })
 	m1 := e.mark(in)
@@ -154,7 +157,7 @@ func flushOrder(e *env) {
 // finishResult: Finish waits for the receiver's result and returns it; the
 // transfer has ended then.
 func finishResult(e *env) {
-	p := e.pair(Options{}, Options{})
+	p := e.pair(session.Options{}, session.Options{})
 	out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
 	e.must(e.send(out, piece{0, 0, 1000}, piece{1, 0, 10}), "send")
 	finished := start(func() (transport.Outcome, error) { return out.Finish(e.ctx) })
@@ -182,8 +185,8 @@ func finishResult(e *env) {
 
 // finishMissing: Finish reports missing pieces without ending the transfer.
 func finishMissing(e *env) {
-	p := e.pair(Options{}, Options{})
-	out, in := e.open(p.A, p.B, transport.Request{})
+	p := e.pair(session.Options{}, session.Options{})
+	out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
 	e.must(e.send(out, piece{0, 0, 1000}), "send")
 	finished := start(func() (transport.Outcome, error) { return out.Finish(e.ctx) })
 	e.frame(in).Release()
@@ -203,11 +206,55 @@ func finishMissing(e *env) {
 	}
 }
 
+// finishContext: a Finish that its context ends leaves the transfer as it is,
+// wherever it was; another goes on.
+func finishContext(e *env) {
+	p := e.pair(session.Options{}, session.Options{})
+	out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
+	e.must(e.send(out, piece{0, 0, 1000}), "send")
+	stop := func() (context.CancelFunc, <-chan outcome[struct{}]) {
+		ctx, cancel := context.WithCancel(e.ctx)
+		return cancel, call(func() error { _, err := out.Finish(ctx); return err })
+	}
+	// While it flushes: more may be sent.
+	cancel, finishing := stop()
+	e.frame(in).Release()
+	m := e.mark(in)
+	cancel()
+	e.ends(finishing, context.Canceled, "finish while it flushes")
+	e.must(e.send(out, piece{0, 1000, 1000}), "send after a finish that was given up")
+	e.frame(in).Release()
+	e.must(m.Flushed(nil), "answer the mark of a finish that was given up")
+	// While it waits for the result: nothing may.
+	cancel, finishing = stop()
+	e.must(e.mark(in).Flushed(nil), "answer the mark of finish")
+	e.eof(in)
+	cancel()
+	e.ends(finishing, context.Canceled, "finish while it waits for the result")
+	finishing = call(func() error { _, err := out.Finish(e.ctx); return err })
+	e.blocks(finishing, "finish before the receiver's result")
+	e.must(in.Finish([]byte("late")), "finish the receiver")
+	e.ends(finishing, nil, "finish")
+	if o := e.finish(out); string(o.Result) != "late" || o.Stats.Bytes != 2000 {
+		e.Errorf("outcome %+v", o)
+	}
+
+	// Or it is cancelled.
+	out, in = e.open(p.A, p.B, transport.Request{Replayable: true})
+	cancel, finishing = stop()
+	e.mark(in)
+	cancel()
+	e.ends(finishing, context.Canceled, "finish")
+	out.Cancel("given up")
+	_, err := in.Recv(e.ctx)
+	e.is(err, transport.ErrCancelled, "receive")
+}
+
 // finishEarly: a receiver may finish before the end: the sender's calls fail
 // as cancelled, and its Finish returns the result.
 func finishEarly(e *env) {
 	ring := e.ring(testSlots, testPayload)
-	p := e.pair(Options{SendRing: ring}, Options{})
+	p := e.pair(session.Options{SendRing: ring}, session.Options{})
 	out, in := e.open(p.A, p.B, transport.Request{})
 	for i := range testWindow {
 		e.must(e.send(out, piece{0, uint64(i), 1}), "send")
@@ -236,7 +283,7 @@ func finishEarly(e *env) {
 
 // finishAgain: the id of a finished transfer may be used again.
 func finishAgain(e *env) {
-	p := e.pair(Options{}, Options{})
+	p := e.pair(session.Options{}, session.Options{})
 	id := transport.NewID()
 	for range 5 {
 		out, in := e.open(p.A, p.B, transport.Request{ID: id})
@@ -248,7 +295,7 @@ func finishAgain(e *env) {
 // finishLarge: a result above MaxMeta is refused here, and a smaller one may
 // follow.
 func finishLarge(e *env) {
-	p := e.pair(Options{MaxMeta: 1000}, Options{})
+	p := e.pair(session.Options{MaxMeta: 1000}, session.Options{})
 	out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
 	finished := start(func() (transport.Outcome, error) { return out.Finish(e.ctx) })
 	e.must(e.mark(in).Flushed(nil), "answer the mark of finish")

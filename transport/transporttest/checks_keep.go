@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pdlink/transport"
+	"pdlink/transport/session"
 )
 
 func keepChecks() []check {
@@ -14,6 +15,10 @@ func keepChecks() []check {
 		{name: "keep/replayable slots come back at once", run: keepReplayable},
 		{name: "keep/end of transfer frees all", run: keepEnd},
 		{name: "keep/strange acknowledgements", run: keepStrange},
+		{name: "keep/damaged pieces are sent again", run: keepDamaged},
+		{name: "keep/damage everywhere, sent again", run: keepStorm},
+		{name: "keep/missing pieces are sent again", run: keepMissing},
+		{name: "keep/what never arrives is given up", run: keepHopeless},
 	}
 }
 
@@ -21,7 +26,7 @@ func keepChecks() []check {
 // goes on when one is given back, sent or not.
 func keepLease(e *env) {
 	ring := e.ring(3, testPayload)
-	p := e.pair(Options{SendRing: ring}, Options{})
+	p := e.pair(session.Options{SendRing: ring}, session.Options{})
 	out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
 	var held [3]*transport.Lease
 	for i := range held {
@@ -56,7 +61,7 @@ func keepLease(e *env) {
 // block that its frame touches is acknowledged.
 func keepBlocks(e *env) {
 	ring := e.ring(4, testPayload)
-	p := e.pair(Options{SendRing: ring}, Options{RecvRing: e.ring(8, testPayload), Window: 8})
+	p := e.pair(session.Options{SendRing: ring}, session.Options{RecvRing: e.ring(8, testPayload), Window: 8})
 	out, in := e.open(p.A, p.B, transport.Request{})
 	for _, f := range [][]piece{
 		{{1, 0, 100}, {2, 0, 100}},
@@ -93,7 +98,7 @@ func keepBlocks(e *env) {
 // keepReplayable: a source that can be read again needs no acknowledgement.
 func keepReplayable(e *env) {
 	ring := e.ring(2, testPayload)
-	p := e.pair(Options{SendRing: ring}, Options{RecvRing: e.ring(8, testPayload), Window: 8})
+	p := e.pair(session.Options{SendRing: ring}, session.Options{Window: 8})
 	out, _ := e.open(p.A, p.B, transport.Request{Replayable: true})
 	for i := range 8 {
 		e.must(e.send(out, piece{uint32(i), 0, 100}), "send")
@@ -104,7 +109,7 @@ func keepReplayable(e *env) {
 // keepEnd: whichever way a transfer ends, its kept slots are free.
 func keepEnd(e *env) {
 	ring := e.ring(4, testPayload)
-	p := e.pair(Options{SendRing: ring}, Options{})
+	p := e.pair(session.Options{SendRing: ring}, session.Options{})
 	e.keepAndEnd(p, ring, "finish", e.finishBoth)
 	e.keepAndEnd(p, ring, "sender cancels", func(out transport.Outgoing, _ transport.Incoming) { out.Cancel("check") })
 	e.keepAndEnd(p, ring, "receiver cancels", func(_ transport.Outgoing, in transport.Incoming) { in.Cancel("check") })
@@ -136,7 +141,7 @@ func (e *env) finishBoth(out transport.Outgoing, in transport.Incoming) {
 // ones and empty ones do nothing; many at a time work.
 func keepStrange(e *env) {
 	ring := e.ring(8, testPayload)
-	p := e.pair(Options{SendRing: ring}, Options{})
+	p := e.pair(session.Options{SendRing: ring}, session.Options{})
 	out, in := e.open(p.A, p.B, transport.Request{})
 	e.must(in.Ack(), "acknowledge nothing")
 	e.must(in.Ack(5, 6, 4_000_000_000, 5), "acknowledge untouched blocks")
@@ -156,4 +161,125 @@ func keepStrange(e *env) {
 	e.eventually(func() bool { return ring.InUse() == 0 }, "slot comes back")
 	e.must(in.Ack(9), "acknowledge again")
 	e.finishBoth(out, in)
+}
+
+// keepDamaged: a piece that arrived damaged is sent again from the slot that is
+// kept, by itself, so that a ring full of a block's frames does not wait for a
+// piece that nobody can send.
+func keepDamaged(e *env) {
+	ring := e.ring(3, testPayload)
+	p, f := e.broken(session.Options{SendRing: ring}, session.Options{})
+	out, in := e.open(p.A, p.B, transport.Request{})
+	s := e.sink(in)
+	s.whole = 3000
+	done := call(func() error { return s.run(e.ctx) })
+	f.Corrupt(SentPayload, 1, 1500)
+	for b := range uint32(2) {
+		for i := range uint64(3) {
+			at := i * 1000
+			e.must(e.send(out, piece{b, at, 300}, piece{b, at + 300, 300}, piece{b, at + 600, 400}), "send with every slot kept")
+			f.Corrupt(SentPayload, 0, 700)
+		}
+	}
+	o := e.finish(out)
+	e.ends(done, nil, "receive")
+	s.covers(sized(2, 3000))
+	got := in.Stats()
+	if bad := uint64(f.Corrupted()); got.BadPiece != bad || o.Stats.BadPiece != bad || bad < 4 {
+		e.Errorf("%d pieces were damaged, the receiver counted %d, the sender %d", bad, got.BadPiece, o.Stats.BadPiece)
+	}
+	if got != o.Stats || got.Repeats == 0 || got.RepeatBytes == 0 || got.RepeatBytes >= got.Bytes/2 || got.Bytes-got.RepeatBytes != 6000 {
+		e.Errorf("sent %+v, received %+v, want the same with less repeated than sent first", o.Stats, got)
+	}
+}
+
+// keepStorm: with damage at random, of repeated frames too, a transfer whose frames
+// are kept ends right, and nearly always without its caller.
+func keepStorm(e *env) {
+	const blocks, size = 6, 60_000
+	p, f := e.broken(session.Options{SendRing: e.ring(2*size/testPayload+4, testPayload), Lanes: 2}, session.Options{Lanes: 2})
+	out, in := e.open(p.A, p.B, transport.Request{})
+	for range 8 {
+		f.Corrupt(SentPayload, 1+e.rng.IntN(6), -1)
+	}
+	s := e.sink(in)
+	s.whole = size
+	done := call(func() error { return s.run(e.ctx) })
+	for b := range uint32(blocks) {
+		for at := 0; at < size; at += 20_000 {
+			e.must(e.send(out, piece{b, uint64(at), 15_000}, piece{b, uint64(at + 15_000), 5_000}), "send")
+		}
+	}
+	o, err := deliver(e.ctx, e.data, e.rng, out, nil)
+	e.must(err, "finish")
+	e.ends(done, nil, "receive")
+	s.covers(sized(blocks, size))
+	n, got := uint64(f.Corrupted()), in.Stats()
+	if o.Stats != got || got.BadPiece != n || got.Repeats == 0 || got.Repeats > n {
+		e.Errorf("%d pieces were damaged, sent %+v, received %+v", n, o.Stats, got)
+	}
+}
+
+// keepMissing: what the receiver says it lacks is sent again from kept slots, and
+// Flush asks again before it returns.
+func keepMissing(e *env) {
+	ring := e.ring(3, testPayload)
+	p := e.pair(session.Options{SendRing: ring}, session.Options{})
+	out, in := e.open(p.A, p.B, transport.Request{})
+	e.must(e.send(out, piece{0, 0, 1000}, piece{1, 0, 1000}, piece{0, 1000, 1000}), "send")
+	e.must(e.send(out, piece{0, 2000, 1000}), "send")
+	for range 2 {
+		e.frame(in).Release()
+	}
+	flushing := call(func() error { return out.Flush(e.ctx) })
+	e.must(e.mark(in).Flushed(asPieces(piece{1, 200, 300}, piece{0, 1500, 600})), "answer the mark")
+	again := map[piece]bool{}
+	for range 2 {
+		d := e.frame(in)
+		for _, p := range d.Pieces() {
+			again[piece{p.Block, p.Offset, int(p.Length)}] = true
+		}
+		d.Release()
+	}
+	for _, p := range []piece{{1, 0, 1000}, {0, 1000, 1000}, {0, 2000, 1000}} {
+		if !again[p] {
+			e.Errorf("%v was not sent again, only %v", p, again)
+		}
+	}
+	e.blocks(flushing, "flush before the receiver was asked again")
+	e.must(e.mark(in).Flushed(nil), "answer the second mark")
+	e.ends(flushing, nil, "flush")
+	if n := in.Stats().Repeats; n != 2 {
+		e.Errorf("%d frames were sent again, want 2", n)
+	}
+	e.finishBoth(out, in)
+}
+
+// keepHopeless: what arrives damaged time and again is reported in the end, and
+// may still be sent by the caller.
+func keepHopeless(e *env) {
+	p, f := e.broken(session.Options{}, session.Options{})
+	out, in := e.open(p.A, p.B, transport.Request{})
+	s := e.sink(in)
+	s.whole = 1000
+	done := call(func() error { return s.run(e.ctx) })
+	for range 50 {
+		f.Corrupt(SentPayload, 0, -1)
+	}
+	e.must(e.send(out, piece{0, 0, 1000}), "send")
+	e.missing(out.Flush(e.ctx), piece{0, 0, 1000})
+	e.is(out.Flush(e.ctx), nil, "flush after the piece was reported")
+	if n := f.Corrupted(); n < 2 || n > 10 {
+		e.Errorf("a frame was sent %d times before it was given up", n)
+	}
+	for f.Corrupted() < 50 { // the rest
+		e.must(e.send(out, piece{0, 0, 1000}), "send by the caller")
+		if err := out.Flush(e.ctx); err == nil {
+			break
+		}
+	}
+	e.must(e.send(out, piece{0, 0, 1000}), "send by the caller")
+	e.finish(out)
+	e.ends(done, nil, "receive")
+	s.covers(sized(1, 1000))
 }

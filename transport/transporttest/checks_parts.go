@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"pdlink/transport"
+	"pdlink/transport/session"
 )
 
 func partChecks() []check {
@@ -39,9 +40,7 @@ func (u *union) take(d *transport.Delivery) {
 	for i, p := range d.Pieces() {
 		mem, cover := d.Data(i), &u.have[p.Block]
 		whole := transport.Range{Begin: p.Offset, End: p.End()}
-		var fresh []transport.Range
-		cover.Uncovered(whole, func(r transport.Range) { fresh = append(fresh, r) })
-		for _, r := range fresh {
+		for r := range cover.Uncovered(whole) {
 			copy(u.blocks[p.Block][r.Begin:r.End], mem[r.Begin-p.Offset:])
 		}
 		u.twice += uint64(p.Length) - cover.Add(whole)
@@ -104,7 +103,7 @@ func (e *env) parts() (pairs [2]Pair, outs [2]transport.Outgoing, ins [2]transpo
 	e.Helper()
 	ring, id := e.ring(testSlots, testPayload), transport.NewID()
 	for i := range pairs {
-		pairs[i] = e.pair(Options{}, Options{RecvRing: ring})
+		pairs[i] = e.pair(session.Options{}, session.Options{RecvRing: ring})
 		outs[i], ins[i] = e.open(pairs[i].A, pairs[i].B, transport.Request{ID: id, Part: i, Parts: 2, Replayable: true})
 	}
 	return pairs, outs, ins
@@ -152,9 +151,9 @@ func partsLost(e *env) {
 	var rest []piece
 	u.mu.Lock()
 	for b := range u.have {
-		u.have[b].Missing(size, func(r transport.Range) {
+		for r := range u.have[b].Missing(size) {
 			rest = append(rest, piece{uint32(b), r.Begin, int(r.End - r.Begin)})
-		})
+		}
 	}
 	u.mu.Unlock()
 	_, err := deliver(e.ctx, e.data, e.rng, outs[1], rest)

@@ -8,6 +8,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"pdlink/transport"
+	"pdlink/transport/session"
 	"pdlink/transport/wire"
 )
 
@@ -54,10 +55,10 @@ type spy struct {
 	epoch  uint32     // of the connection
 }
 
-func (e *env) spied(b Options) *spy {
+func (e *env) spied(b session.Options) *spy {
 	e.Helper()
 	s := &spy{}
-	s.Pair, s.Faults = e.broken(Options{}, b)
+	s.Pair, s.Faults = e.broken(session.Options{}, b)
 	s.Hook(Hooks{
 		SendControl: func(msg []byte) []byte {
 			if m, err := wire.Decode(msg); err == nil {
@@ -139,8 +140,8 @@ func (s *spy) violates(e *env, in transport.Incoming, what string) {
 // peerOverrun: a peer that sends frames nobody granted breaks the protocol.
 func peerOverrun(e *env) {
 	ring := e.ring(testSlots, testPayload)
-	other := e.pair(Options{}, Options{RecvRing: ring})
-	s := e.spied(Options{RecvRing: ring})
+	other := e.pair(session.Options{}, session.Options{RecvRing: ring})
+	s := e.spied(session.Options{RecvRing: ring})
 	_, in := s.open(e)
 	for seq := range uint64(testWindow + 2) {
 		header, payload := s.frame(e, e.data, func(h *wire.FrameHeader) { h.Seq = seq + 1 })
@@ -165,7 +166,7 @@ func peerGrants(e *env) {
 		}
 		return msg
 	}})
-	p := e.pair(Options{Intercept: f.Intercept}, Options{})
+	p := e.pair(session.Options{Intercept: f.Intercept}, session.Options{})
 	out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
 	for {
 		if err := e.send(out, piece{0, 0, 100}); err != nil {
@@ -210,8 +211,8 @@ func peerMessages(e *env) {
 	}
 	for what, build := range bad {
 		ring := e.ring(testSlots, testPayload)
-		other := e.pair(Options{}, Options{RecvRing: ring})
-		s := e.spied(Options{RecvRing: ring})
+		other := e.pair(session.Options{}, session.Options{RecvRing: ring})
+		s := e.spied(session.Options{RecvRing: ring})
 		_, in := s.open(e)
 		e.must(s.SendControl(build(s)), "send "+what)
 		s.violates(e, in, what)
@@ -235,7 +236,7 @@ func peerFrames(e *env) {
 		"frame number used before": func(h *wire.FrameHeader) { h.Seq = 0 },
 		"frame number far ahead":   func(h *wire.FrameHeader) { h.Seq = 1 << 60 },
 	} {
-		s := e.spied(Options{})
+		s := e.spied(session.Options{})
 		_, in := s.open(e)
 		header, payload := s.frame(e, e.data, change)
 		e.must(s.SendFrame(header, payload), "send "+what)
@@ -245,7 +246,7 @@ func peerFrames(e *env) {
 	for what, at := range map[string]int{
 		"pieces": 28, "payload length": 24, "piece length": wire.FixedHeader + 4, "checksum": 56, "magic": 0,
 	} {
-		s := e.spied(Options{})
+		s := e.spied(session.Options{})
 		_, in := s.open(e)
 		header, payload := s.frame(e, e.data, nil)
 		header[at] ^= 0xff
@@ -257,7 +258,7 @@ func peerFrames(e *env) {
 
 // peerOptional: messages of a later version that say so are skipped.
 func peerOptional(e *env) {
-	s := e.spied(Options{})
+	s := e.spied(session.Options{})
 	out, in := s.open(e)
 	e.must(s.SendControl(raw(201, wire.FlagOptional, 1, 2, 3)), "send an optional message")
 	longer := e.message(&wire.Cancel{Handle: 4711, FromOpener: true, Reason: "unknown transfer"})
@@ -269,7 +270,7 @@ func peerOptional(e *env) {
 // peerStray: what concerns a transfer that has ended, or an epoch that is not
 // this connection's, is dropped without harm.
 func peerStray(e *env) {
-	s := e.spied(Options{})
+	s := e.spied(session.Options{})
 	old, oldIn := s.open(e)
 	e.finishBoth(old, oldIn)
 	header, payload := s.frame(e, e.data, nil)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pdlink/transport"
+	"pdlink/transport/session"
 	"pdlink/transport/wire"
 )
 
@@ -26,7 +27,7 @@ func proxyChecks() []check {
 
 // proxied connects through a proxy. A connection may fail while it is made;
 // then there is no pair.
-func (e *env) proxied(o ProxyOptions, a, b Options) (Pair, *Proxy, error) {
+func (e *env) proxied(o ProxyOptions, a, b session.Options) (Pair, *Proxy, error) {
 	e.Helper()
 	var proxy *Proxy
 	o.Seed = e.rng.Uint64()
@@ -39,9 +40,9 @@ func (e *env) proxied(o ProxyOptions, a, b Options) (Pair, *Proxy, error) {
 
 // tries runs f with fresh connections that share rings, which have to be free
 // after each.
-func (e *env) tries(n int, f func(a, b Options)) {
+func (e *env) tries(n int, f func(a, b session.Options)) {
 	e.Helper()
-	a, b := e.fill(Options{}), e.fill(Options{})
+	a, b := e.fill(session.Options{}), e.fill(session.Options{})
 	for i := range n {
 		f(a, b)
 		for _, r := range []*transport.Ring{a.SendRing, a.RecvRing, b.SendRing, b.RecvRing} {
@@ -57,7 +58,7 @@ func (e *env) tries(n int, f func(a, b Options)) {
 // reset, is an error for both ends, and no wrong byte is delivered.
 func proxyCut(e *env) {
 	i := 0
-	e.tries(e.h.tries()/2, func(a, b Options) {
+	e.tries(e.h.tries()/2, func(a, b session.Options) {
 		i++
 		limit := 130_000
 		if i%4 == 0 {
@@ -76,7 +77,7 @@ func proxyCut(e *env) {
 // proxyCorrupt: random damage of bytes on the wire, headers and handshake
 // included, never leads to a wrong byte or a hang.
 func proxyCorrupt(e *env) {
-	e.tries(e.h.tries()/4, func(a, b Options) {
+	e.tries(e.h.tries()/4, func(a, b session.Options) {
 		p, proxy, err := e.proxied(ProxyOptions{CorruptEvery: 20_000 + int64(e.rng.IntN(200_000))}, a, b)
 		if err == nil {
 			e.survive(p)
@@ -89,7 +90,7 @@ func proxyCorrupt(e *env) {
 // proxyHalf: when one direction of a socket ends, the connection is lost for
 // both ends.
 func proxyHalf(e *env) {
-	e.tries(max(e.h.tries()/20, 1), func(a, b Options) {
+	e.tries(max(e.h.tries()/20, 1), func(a, b session.Options) {
 		p, proxy, err := e.proxied(ProxyOptions{CutAfter: 5000 + int64(e.rng.IntN(90_000)), HalfClose: true}, a, b)
 		if err == nil {
 			e.cutOnce(p)
@@ -102,7 +103,7 @@ func proxyHalf(e *env) {
 // proxyDelay: bytes that come in pieces and late change nothing.
 func proxyDelay(e *env) {
 	p, proxy, err := e.proxied(ProxyOptions{Delay: 2 * time.Millisecond},
-		e.fill(Options{Lanes: e.h.lanes()}), e.fill(Options{Lanes: e.h.lanes()}))
+		e.fill(session.Options{Lanes: e.h.lanes()}), e.fill(session.Options{Lanes: e.h.lanes()}))
 	e.must(err, "connect through a slow proxy")
 	e.Cleanup(p.Close)
 	e.transfer(p.A, p.B, 2, 200_000)
@@ -115,7 +116,7 @@ func proxyDelay(e *env) {
 // proxyHole: on a cable that swallows everything calls end by their deadline,
 // and Close does not wait for the peer.
 func proxyHole(e *env) {
-	p, proxy, err := e.proxied(ProxyOptions{}, e.fill(Options{}), e.fill(Options{}))
+	p, proxy, err := e.proxied(ProxyOptions{}, e.fill(session.Options{}), e.fill(session.Options{}))
 	e.must(err, "connect through a proxy")
 	e.Cleanup(p.Close)
 	out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
@@ -141,7 +142,7 @@ func proxySealed(e *env) {
 		mu.Lock()
 		defer mu.Unlock()
 		seen.Write(b)
-	}}, e.fill(Options{}), e.fill(Options{}))
+	}}, e.fill(session.Options{}), e.fill(session.Options{}))
 	e.must(err, "connect through a proxy")
 	e.Cleanup(p.Close)
 	out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
@@ -170,7 +171,7 @@ func socketSilent(e *env) {
 	l, err := lc.Listen(e.ctx, "tcp", "127.0.0.1:0")
 	e.must(err, "listen")
 	e.Cleanup(func() { l.Close() }) //nolint:errcheck // nobody is served there
-	dial, _, _ := e.h.Links(e, e.fill(Options{}), e.fill(Options{}))
+	dial, _, _ := e.h.Links(e, e.fill(session.Options{}), e.fill(session.Options{}))
 	e.inTime("dial", func(ctx context.Context) error {
 		conn, err := dial.Dial(ctx, l.Addr().String())
 		if err == nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdlink/transport"
+	"pdlink/transport/session"
 )
 
 func trafficChecks() []check {
@@ -48,7 +49,7 @@ func (e *env) transfer(from, to transport.Conn, blocks, size int) {
 // trafficRandom: frames of random sizes and piece counts arrive whole over one
 // lane and over several, several transfers on one connection.
 func trafficRandom(e *env) {
-	p := e.pair(Options{Lanes: e.h.lanes()}, Options{Lanes: e.h.lanes()})
+	p := e.pair(session.Options{Lanes: e.h.lanes()}, session.Options{Lanes: e.h.lanes()})
 	for range 3 {
 		e.transfer(p.A, p.B, 1+e.rng.IntN(6), 1+e.rng.IntN(300_000))
 	}
@@ -58,7 +59,7 @@ func trafficRandom(e *env) {
 // smaller than it, by acknowledging blocks.
 func trafficKept(e *env) {
 	const blocks, size = 12, 50_000
-	p := e.pair(Options{SendRing: e.ring(2*size/testPayload+4, testPayload)}, Options{})
+	p := e.pair(session.Options{SendRing: e.ring(2*size/testPayload+4, testPayload)}, session.Options{})
 	out, in := e.open(p.A, p.B, transport.Request{})
 	s := e.sink(in)
 	s.whole = size
@@ -76,7 +77,7 @@ func trafficKept(e *env) {
 // trafficMarks: a mark comes after every frame that was sent before its flush,
 // over any number of lanes.
 func trafficMarks(e *env) {
-	p := e.pair(Options{Lanes: e.h.lanes()}, Options{Lanes: e.h.lanes()})
+	p := e.pair(session.Options{Lanes: e.h.lanes()}, session.Options{Lanes: e.h.lanes()})
 	out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
 	sent := make(chan int, 64)
 	done := call(func() error {
@@ -118,7 +119,7 @@ func trafficMarks(e *env) {
 
 // trafficBothWays: either end opens transfers to the other at the same time.
 func trafficBothWays(e *env) {
-	p := e.pair(Options{}, Options{})
+	p := e.pair(session.Options{}, session.Options{})
 	var group sync.WaitGroup
 	for i, ends := range [][2]transport.Conn{{p.A, p.B}, {p.B, p.A}} {
 		out, in := e.open(ends[0], ends[1], transport.Request{Replayable: true})
@@ -138,7 +139,7 @@ func trafficBothWays(e *env) {
 // and one more is refused for now.
 func trafficMany(e *env) {
 	const n, size = transport.MaxTransfers, 20_000
-	p := e.pair(Options{Lanes: 2}, Options{Lanes: 2, RecvRing: e.ring(n+2, testPayload/7), Window: 1})
+	p := e.pair(session.Options{Lanes: 2}, session.Options{Lanes: 2, RecvRing: e.ring(n+2, testPayload/7), Window: 1})
 	outs, sinks := make([]transport.Outgoing, n), make([]*sink, n)
 	for i := range n {
 		out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
@@ -166,7 +167,7 @@ func trafficMany(e *env) {
 // nothing.
 func trafficSlow(e *env) {
 	ring := e.ring(testSlots, testPayload)
-	p := e.pair(Options{}, Options{RecvRing: ring, Window: 3})
+	p := e.pair(session.Options{}, session.Options{RecvRing: ring, Window: 3})
 	out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
 	s := e.sink(in)
 	s.pause = 2 * time.Millisecond
@@ -185,7 +186,7 @@ func trafficSlow(e *env) {
 // trafficRepeat: the same piece may be sent again; what it means is the
 // receiver's business.
 func trafficRepeat(e *env) {
-	p := e.pair(Options{}, Options{})
+	p := e.pair(session.Options{}, session.Options{})
 	out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
 	s := e.sink(in)
 	done := call(func() error { return s.run(e.ctx) })
@@ -204,7 +205,7 @@ func trafficRepeat(e *env) {
 // no frame.
 func trafficEmpty(e *env) {
 	ring := e.ring(testSlots, testPayload)
-	p := e.pair(Options{SendRing: ring}, Options{})
+	p := e.pair(session.Options{SendRing: ring}, session.Options{})
 	out, in := e.open(p.A, p.B, transport.Request{})
 	s := e.sink(in)
 	done := call(func() error { return s.run(e.ctx) })
@@ -225,7 +226,7 @@ func trafficEmpty(e *env) {
 // several receive.
 func trafficConcurrent(e *env) {
 	const workers, frames = 4, 25
-	p := e.pair(Options{Lanes: 2}, Options{Lanes: 2})
+	p := e.pair(session.Options{Lanes: 2}, session.Options{Lanes: 2})
 	out, in := e.open(p.A, p.B, transport.Request{Replayable: true})
 	s := e.sink(in)
 	var receivers, senders sync.WaitGroup
@@ -265,7 +266,7 @@ func trafficConcurrent(e *env) {
 // trafficGivenSum: a checksum that the caller gave is the one that is checked,
 // so bytes that differ from it are not delivered.
 func trafficGivenSum(e *env) {
-	p := e.pair(Options{}, Options{})
+	p := e.pair(session.Options{}, session.Options{})
 	sum, err := transport.SumByName(p.A.Facts().Sum)
 	e.must(err, "checksum")
 	out, in := e.open(p.A, p.B, transport.Request{Replayable: true})

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pdlink/transport"
+	"pdlink/transport/session"
 )
 
 // env is what one check works with.
@@ -90,7 +91,7 @@ func idle(e *env, r *transport.Ring) {
 
 // pair connects two ends with rings and a window of the suite's own where the
 // options leave them open, and closes them when the check ends.
-func (e *env) pair(a, b Options) Pair {
+func (e *env) pair(a, b session.Options) Pair {
 	e.Helper()
 	p := e.h.Pair(e, e.fill(a), e.fill(b))
 	e.Cleanup(p.Close)
@@ -98,7 +99,7 @@ func (e *env) pair(a, b Options) Pair {
 }
 
 // fill sets the suite's defaults in options.
-func (e *env) fill(o Options) Options {
+func (e *env) fill(o session.Options) session.Options {
 	if o.SendRing == nil {
 		o.SendRing = e.ring(testSlots, testPayload)
 	}

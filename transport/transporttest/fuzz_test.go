@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pdlink/transport"
+	"pdlink/transport/session"
 	"pdlink/transport/wire"
 )
 
@@ -23,7 +24,7 @@ func FuzzPeer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, script []byte) {
 		guard(t, 20*time.Second, func(tb testing.TB) {
 			e := newEnv(tb, memHarness(), 1)
-			s := e.spied(Options{})
+			s := e.spied(session.Options{})
 			_, in := s.open(e)
 			back, backIn := e.open(s.B, s.A, transport.Request{})
 			receiving := call(func() error { return e.sink(in).run(e.ctx) })
@@ -73,7 +74,7 @@ func play(e *env, s *spy, script []byte) {
 			}
 		})
 		if err := s.SendFrame(header, payload); err != nil {
-			if errors.Is(err, wire.ErrInvalid) {
+			if errors.Is(err, transport.ErrInvalid) {
 				e.Errorf("frame of the script: %v", err)
 			}
 			return

@@ -25,18 +25,6 @@ import (
 	"pdlink/transport/session"
 )
 
-// Options is what a test wants from one end of a connection. A link's
-// constructor copies the fields into its own options. The zero value asks for
-// the link's defaults.
-type Options struct {
-	SendRing, RecvRing *transport.Ring     // nil: the link makes its own and closes it
-	Window             int                 // frames granted ahead; 0: the link's default
-	Lanes              int                 // data lanes; 0: the link's default
-	Sums               []string            // checksums in order of preference; nil: transport.Sums
-	MaxMeta            int                 // bytes of Meta; 0: the link's default
-	Intercept          session.Interceptor // stands between session and driver; nil: none
-}
-
 // Pair is a connection by its two ends: A dialled, B accepted. Close closes
 // both ends and is idempotent.
 type Pair struct {
@@ -46,8 +34,10 @@ type Pair struct {
 
 // Links makes what the two ends of a link need: dial with the options a for
 // its Dial, listen with the options b for its Listen at addr. They may be one
-// value where a and b allow it. Resources end by tb.Cleanup.
-type Links func(tb testing.TB, a, b Options) (dial, listen transport.Link, addr string)
+// value where a and b allow it. What a and b leave open is the link's to choose,
+// but without Sums it offers all of transport.Sums that check something, in their
+// order. Resources end by tb.Cleanup.
+type Links func(tb testing.TB, a, b session.Options) (dial, listen transport.Link, addr string)
 
 // Harness describes a link to the suite.
 type Harness struct {
@@ -88,7 +78,7 @@ func (h Harness) deadline() time.Duration { return h.soon() * 5 / 2 }
 func (h Harness) watchdog() time.Duration { return h.soon() * 4 }
 
 // Pair connects the two ends of the link. It fails tb when that does not work.
-func (h Harness) Pair(tb testing.TB, a, b Options) Pair {
+func (h Harness) Pair(tb testing.TB, a, b session.Options) Pair {
 	tb.Helper()
 	p, err := h.connect(tb, a, b, nil)
 	if err != nil {
@@ -99,7 +89,7 @@ func (h Harness) Pair(tb testing.TB, a, b Options) Pair {
 
 // connect is Pair with an error; route maps the listener's address to the one
 // that is dialled, nil for none.
-func (h Harness) connect(tb testing.TB, a, b Options, route func(addr string) string) (Pair, error) {
+func (h Harness) connect(tb testing.TB, a, b session.Options, route func(addr string) string) (Pair, error) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), h.soon())
 	defer cancel()

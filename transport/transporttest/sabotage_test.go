@@ -14,7 +14,7 @@ import (
 // sabotage wraps what a link makes; nil fields leave it alone.
 type sabotage struct {
 	interceptA, interceptB func(*Faults)
-	options                func(a, b *Options)
+	options                func(a, b *session.Options)
 	conn                   func(transport.Conn) transport.Conn
 	out                    func(transport.Outgoing) transport.Outgoing
 	in                     func(transport.Incoming) transport.Incoming
@@ -24,7 +24,7 @@ type sabotage struct {
 // harness is h with the sabotage.
 func (s sabotage) harness(h Harness) Harness {
 	inner := h.Links
-	h.Links = func(tb testing.TB, a, b Options) (transport.Link, transport.Link, string) {
+	h.Links = func(tb testing.TB, a, b session.Options) (transport.Link, transport.Link, string) {
 		a.Intercept = chain(a.Intercept, s.interceptA)
 		b.Intercept = chain(b.Intercept, s.interceptB)
 		if s.options != nil {

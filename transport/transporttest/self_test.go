@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"strings"
 	"sync"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"pdlink/transport"
+	"pdlink/transport/session"
 	"pdlink/transport/wire"
 )
 
@@ -33,12 +35,12 @@ func TestSuiteCatches(t *testing.T) {
 			sabotage{interceptB: dropSent(wire.TypeAck)}},
 		{"slots are not kept", "keep/until every block is acknowledged", "are kept after nothing was acknowledged",
 			sabotage{open: func(r *transport.Request) { r.Replayable = true }}},
-		{"grants are dropped", "credit/receiver that does not release", "send after the receiver released",
+		{"grants are dropped", "credit/receiver that does not release", "send with a window of",
 			sabotage{interceptB: dropSent(wire.TypeGrant)}},
-		{"grants are ignored", "credit/receiver that does not release", "send without a grant",
+		{"grants are ignored", "credit/receiver that does not release", "send with a window of",
 			sabotage{interceptA: overGrant}},
-		{"window is larger than agreed", "credit/receiver that does not release", "frames passed with a window of",
-			sabotage{options: func(_, b *Options) { b.Window += 2 }}},
+		{"window is larger than agreed", "credit/receiver that does not release", "5 frames passed",
+			sabotage{options: func(_, b *session.Options) { b.Window += 2 }}},
 		{"bytes are wrong", "traffic/random frames", "wrong byte",
 			sabotage{in: func(in transport.Incoming) transport.Incoming { return corrupter{in} }}},
 		{"a frame is lost", "traffic/random frames", "arrived, want the first",
@@ -53,6 +55,12 @@ func TestSuiteCatches(t *testing.T) {
 			sabotage{out: func(o transport.Outgoing) transport.Outgoing { return denier{o} }}},
 		{"damage is not reported", "fault/damaged payload", "as missing",
 			sabotage{interceptB: dropSent(wire.TypeNack)}},
+		{"damage is not reported", "keep/damaged pieces are sent again", "send with every slot kept",
+			sabotage{interceptB: dropSent(wire.TypeNack)}},
+		{"answers are dropped", "keep/missing pieces are sent again", "deadline exceeded",
+			sabotage{interceptB: dropSent(wire.TypeFlushed)}},
+		{"window is larger than agreed", "credit/idle transfers leave a ring to others", "17 frames passed",
+			sabotage{options: func(_, b *session.Options) { b.Window += 2 }}},
 		{"damage is mended", "damage/cancel by the dialling end", "want one that is",
 			sabotage{interceptB: mend}},
 		{"damage is mended", "damage/open by the dialling end", "was accepted",
@@ -63,6 +71,21 @@ func TestSuiteCatches(t *testing.T) {
 			sabotage{interceptA: dropSent(wire.TypeCancel)}},
 		{"cancels are dropped", "cancel/by the receiver", "cancelled",
 			sabotage{interceptB: dropSent(wire.TypeCancel)}},
+		{"nobody asks", "deadline/silent peer", "want one that is",
+			sabotage{options: func(a, b *session.Options) { a.PingEvery, b.PingEvery = -1, -1 }}},
+		{"silence ends nothing", "deadline/silent peer", "want one that is",
+			sabotage{options: func(a, b *session.Options) { a.LostAfter, b.LostAfter = -1, -1 }}},
+		{"the end that hears nothing asks nothing", "deadline/silent peer", "does not say for how long nothing was heard",
+			sabotage{options: func(_, b *session.Options) { b.PingEvery = -1 }}},
+		{"nobody answers", "deadline/slow but living receiver", "connection lost",
+			sabotage{
+				interceptA: dropSent(wire.TypePong), interceptB: dropSent(wire.TypePong),
+				// Few looks, so that a machine that is late for some still sees it.
+				options: func(a, b *session.Options) {
+					a.PingEvery, a.LostAfter = 8*time.Millisecond, 16*time.Millisecond
+					b.PingEvery, b.LostAfter = a.PingEvery, a.LostAfter
+				},
+			}},
 		{"facts change", "facts/stable", "facts changed",
 			sabotage{conn: func(c transport.Conn) transport.Conn { return &changeling{Conn: c} }}},
 		{"facts promise too much", "facts/largest frame", "the rings take",
@@ -78,11 +101,11 @@ func TestSuiteCatches(t *testing.T) {
 		{"close hangs", "facts/checksum", "all goroutines:",
 			sabotage{conn: extra(func() { <-release })}},
 		{"a slot is lost", "facts/stable", "slots never came back",
-			sabotage{options: func(a, _ *Options) { a.SendRing.TryTake() }}},
+			sabotage{options: func(a, _ *session.Options) { a.SendRing.Take(context.Background(), nil) }}},
 		{"a promise is lost", "facts/stable", "promises never came back",
-			sabotage{options: func(_, b *Options) { b.RecvRing.Promise(1) }}},
+			sabotage{options: func(_, b *session.Options) { b.RecvRing.Promise(1) }}},
 		{"a check panics", "facts/stable", "panic: sabotage",
-			sabotage{options: func(_, _ *Options) { panic("sabotage") }}},
+			sabotage{options: func(_, _ *session.Options) { panic("sabotage") }}},
 	} {
 		t.Run(c.fault+"/"+c.check, func(t *testing.T) { catches(t, c.s, c.check, c.says) })
 	}

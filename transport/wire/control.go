@@ -16,6 +16,8 @@ const (
 	TypeLaneHello Type = 2
 	TypeLaneOK    Type = 3
 	TypeBye       Type = 4
+	TypePing      Type = 5
+	TypePong      Type = 6
 
 	TypeOpen    Type = 16
 	TypeAdmit   Type = 17
@@ -44,6 +46,10 @@ func (t Type) String() string {
 		return "lane ok"
 	case TypeBye:
 		return "bye"
+	case TypePing:
+		return "ping"
+	case TypePong:
+		return "pong"
 	case TypeOpen:
 		return "open"
 	case TypeAdmit:
@@ -80,7 +86,7 @@ func (t Type) limit() int {
 		return MaxControl
 	case TypeRefuse, TypeCancel, TypeBye:
 		return maxText
-	case TypeLaneHello, TypeLaneOK, TypeGrant, TypeFlush, TypeFinish:
+	case TypeLaneHello, TypeLaneOK, TypePing, TypePong, TypeGrant, TypeFlush, TypeFinish:
 		return maxFixed
 	case TypeAck:
 		return maxAck
@@ -101,32 +107,33 @@ func (t Type) limit() int {
 // bits that have to be zero are not, or the type is unknown and not optional.
 func ControlLength(prefix []byte) (bodyLen int, t Type, err error) {
 	if len(prefix) < ControlPrefix {
-		return 0, 0, violation("message of %d bytes, want at least %d", len(prefix), ControlPrefix)
+		return 0, 0, Violation("message of %d bytes, want at least %d", len(prefix), ControlPrefix)
 	}
 	le := binary.LittleEndian
 	if got, want := controlSum(prefix[:offPrefixSum]), le.Uint32(prefix[offPrefixSum:]); got != want {
-		return 0, 0, violation("checksum of a message's prefix: %08x, prefix says %08x (damaged, or not pdlink)", got, want)
+		return 0, 0, Violation("checksum of a message's prefix: %08x, prefix says %08x (damaged, or not pdlink)", got, want)
 	}
 	n := le.Uint32(prefix)
 	t, flags := Type(prefix[4]), prefix[5]
 	limit := t.limit()
 	if limit == 0 {
 		if flags&FlagOptional == 0 {
-			return 0, t, violation("message of unknown %v", t)
+			return 0, t, Violation("message of unknown %v", t)
 		}
 		limit = MaxSmallControl
 	}
 	if flags&^FlagOptional != 0 || le.Uint16(prefix[6:]) != 0 {
-		return 0, t, violation("%v message: reserved bits of the prefix are not zero", t)
+		return 0, t, Violation("%v message: reserved bits of the prefix are not zero", t)
 	}
 	if int64(n) > int64(limit-ControlPrefix) {
-		return 0, t, violation("%v message with a body of %d bytes, limit %d", t, n, limit-ControlPrefix)
+		return 0, t, Violation("%v message with a body of %d bytes, limit %d", t, n, limit-ControlPrefix)
 	}
 	return int(n), t, nil
 }
 
 // Append appends an encoded message to dst, like the function of the message's
-// own type. Errors: ErrTooLarge, ErrInvalid; dst is then returned as it was.
+// own type. Errors: transport.ErrTooLarge, transport.ErrInvalid; dst is then
+// returned as it was.
 func Append(dst []byte, m Message) ([]byte, error) {
 	switch m := m.(type) {
 	case *Hello:
@@ -137,6 +144,10 @@ func Append(dst []byte, m Message) ([]byte, error) {
 		return AppendLaneOK(dst, m)
 	case *Bye:
 		return AppendBye(dst, m)
+	case *Ping:
+		return AppendPing(dst, m)
+	case *Pong:
+		return AppendPong(dst, m)
 	case *Open:
 		return AppendOpen(dst, m)
 	case *Admit:
@@ -160,7 +171,7 @@ func Append(dst []byte, m Message) ([]byte, error) {
 	case *Cancel:
 		return AppendCancel(dst, m)
 	}
-	return dst, fmt.Errorf("%w: no encoding for %T", ErrInvalid, m)
+	return dst, fmt.Errorf("%w: no encoding for %T", transport.ErrInvalid, m)
 }
 
 // Decode decodes one message, prefix included, whose checksums are right. What
@@ -198,6 +209,17 @@ func (m *LaneHello) check() *fault {
 }
 
 func (m *LaneOK) check() *fault { return checkLane(m.Lane) }
+
+func (m *Ping) check() *fault { return checkToken(m.Token) }
+
+func (m *Pong) check() *fault { return checkToken(m.Token) }
+
+func checkToken(token uint64) *fault {
+	if token == 0 {
+		return wrong("token is zero")
+	}
+	return nil
+}
 
 func checkLane(lane uint16) *fault {
 	if lane >= MaxLanes {

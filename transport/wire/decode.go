@@ -8,13 +8,15 @@ import (
 )
 
 // Decoder decodes messages into memory that it uses again, so that the frequent
-// ones (Grant, Ack, Flush, Nack) cost no allocation. The zero value works. It is
-// not safe for concurrent use.
+// ones (Grant, Ack, Flush, Nack, Ping, Pong) cost no allocation. The zero value
+// works. It is not safe for concurrent use.
 type Decoder struct {
 	hello     Hello
 	laneHello LaneHello
 	laneOK    LaneOK
 	bye       Bye
+	ping      Ping
+	pong      Pong
 	open      Open
 	admit     Admit
 	refuse    Refuse
@@ -41,11 +43,11 @@ func (d *Decoder) Decode(msg []byte) (Message, error) {
 		return nil, err
 	}
 	if len(msg) != ControlPrefix+n {
-		return nil, violation("%v message of %d bytes, its prefix says %d", t, len(msg), ControlPrefix+n)
+		return nil, Violation("%v message of %d bytes, its prefix says %d", t, len(msg), ControlPrefix+n)
 	}
 	r := reader{b: msg[ControlPrefix:]}
 	if got, want := controlSum(r.b), binary.LittleEndian.Uint32(msg[offBodySum:]); got != want {
-		return nil, violation("checksum of the body of the %v message: %08x, its prefix says %08x", t, got, want)
+		return nil, Violation("checksum of the body of the %v message: %08x, its prefix says %08x", t, got, want)
 	}
 	m, f := d.body(t, &r)
 	switch {
@@ -68,6 +70,12 @@ func (d *Decoder) body(t Type, r *reader) (Message, *fault) {
 	case TypeBye:
 		d.bye = Bye{Reason: r.reason()}
 		return &d.bye, nil
+	case TypePing:
+		d.ping = Ping{Token: r.u64()}
+		return &d.ping, d.ping.check()
+	case TypePong:
+		d.pong = Pong{Token: r.u64()}
+		return &d.pong, d.pong.check()
 	case TypeOpen:
 		return &d.open, d.open.decode(r)
 	case TypeAdmit:

@@ -9,5 +9,5 @@
 // Decoders are total: whatever the bytes, they return a value or an error that
 // Is [transport.ErrProtocol], they never panic, and what they allocate is
 // bounded by the bytes that are really there. Encoders refuse what a decoder
-// would refuse, with [transport.ErrTooLarge] or [ErrInvalid].
+// would refuse, with [transport.ErrTooLarge] or [transport.ErrInvalid].
 package wire

@@ -78,9 +78,9 @@ func flag(set bool, bit byte) byte {
 }
 
 // The functions below append one encoded message to dst and allocate only when
-// dst has no room. The message is not kept. They fail with ErrTooLarge or
-// ErrInvalid where a rule of the message's type is broken, and then return dst
-// as it was.
+// dst has no room. The message is not kept. They fail with transport.ErrTooLarge
+// or transport.ErrInvalid where a rule of the message's type is broken, and then
+// return dst as it was.
 
 // AppendHello appends a Hello (section 3.3).
 func AppendHello(dst []byte, m *Hello) ([]byte, error) {
@@ -134,6 +134,28 @@ func AppendBye(dst []byte, m *Bye) ([]byte, error) {
 	start := len(dst)
 	dst = begin(dst, TypeBye)
 	dst = appendText16(dst, Printable(m.Reason, transport.MaxReason))
+	return end(dst, start), nil
+}
+
+// AppendPing appends a Ping.
+func AppendPing(dst []byte, m *Ping) ([]byte, error) {
+	if f := m.check(); f != nil {
+		return dst, f.unencodable("ping")
+	}
+	start := len(dst)
+	dst = begin(dst, TypePing)
+	dst = binary.LittleEndian.AppendUint64(dst, m.Token)
+	return end(dst, start), nil
+}
+
+// AppendPong appends a Pong.
+func AppendPong(dst []byte, m *Pong) ([]byte, error) {
+	if f := m.check(); f != nil {
+		return dst, f.unencodable("pong")
+	}
+	start := len(dst)
+	dst = begin(dst, TypePong)
+	dst = binary.LittleEndian.AppendUint64(dst, m.Token)
 	return end(dst, start), nil
 }
 

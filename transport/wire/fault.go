@@ -1,16 +1,10 @@
 package wire
 
 import (
-	"errors"
 	"fmt"
 
 	"pdlink/transport"
 )
-
-// ErrInvalid is returned by encoders for a value that the peer would have to
-// treat as a protocol violation. It is a fault of the calling program; nothing
-// was encoded.
-var ErrInvalid = errors.New("wire: invalid value")
 
 // fault is a broken rule, found in either direction.
 type fault struct {
@@ -29,12 +23,14 @@ func (f *fault) unencodable(of string) error {
 	if f.large {
 		return fmt.Errorf("%w: %s: %s", transport.ErrTooLarge, of, f.what)
 	}
-	return fmt.Errorf("%w: %s: %s", ErrInvalid, of, f.what)
+	return fmt.Errorf("%w: %s: %s", transport.ErrInvalid, of, f.what)
 }
 
 // violation is the fault as the peer's.
-func (f *fault) violation(of string) error { return violation("%s: %s", of, f.what) }
+func (f *fault) violation(of string) error { return Violation("%s: %s", of, f.what) }
 
-func violation(format string, args ...any) error {
+// Violation returns an error that Is transport.ErrProtocol: something that the
+// peer may not say (section 8). The arguments are fmt.Sprintf's.
+func Violation(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", transport.ErrProtocol, fmt.Sprintf(format, args...))
 }

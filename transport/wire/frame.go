@@ -34,10 +34,10 @@ type FrameHeader struct {
 
 // AppendFrame appends the encoded header to dst: FixedHeader bytes and the piece
 // list, at most MaxHeader. It allocates only when dst has no room. h is not
-// kept. Errors: ErrTooLarge (too many pieces, payload above MaxPayload),
-// ErrInvalid (no piece, an empty piece, a piece past the end of the offset
-// space, lengths that do not add up to Payload). On an error dst is returned as
-// it was.
+// kept. Errors: transport.ErrTooLarge (too many pieces, payload above
+// MaxPayload), transport.ErrInvalid (no piece, an empty piece, a piece past the
+// end of the offset space, lengths that do not add up to Payload). On an error
+// dst is returned as it was.
 func AppendFrame(dst []byte, h *FrameHeader) ([]byte, error) {
 	if f := h.check(); f != nil {
 		return dst, f.unencodable("frame")
@@ -74,30 +74,30 @@ func AppendFrame(dst []byte, h *FrameHeader) ([]byte, error) {
 // bytes that nobody sent. Errors Is ErrProtocol.
 func FrameLength(fixed []byte, maxPayload int) (headerLen, payloadLen int, err error) {
 	if len(fixed) < FixedHeader {
-		return 0, 0, violation("frame header of %d bytes, want at least %d", len(fixed), FixedHeader)
+		return 0, 0, Violation("frame header of %d bytes, want at least %d", len(fixed), FixedHeader)
 	}
 	le := binary.LittleEndian
 	if m := le.Uint32(fixed); m != frameMagic {
-		return 0, 0, violation("frame magic %#08x", m)
+		return 0, 0, Violation("frame magic %#08x", m)
 	}
 	if v, t := fixed[4], fixed[5]; v != frameVersion || t != frameData {
-		return 0, 0, violation("frame version %d type %d, this end speaks version %d type %d", v, t, frameVersion, frameData)
+		return 0, 0, Violation("frame version %d type %d, this end speaks version %d type %d", v, t, frameVersion, frameData)
 	}
 	if flags := le.Uint16(fixed[6:]); flags&^flagRepeat != 0 {
-		return 0, 0, violation("frame flags %#04x", flags)
+		return 0, 0, Violation("frame flags %#04x", flags)
 	}
 	if reserved := le.Uint16(fixed[30:]); reserved != 0 || le.Uint64(fixed[32:])|le.Uint64(fixed[40:]) != 0 {
-		return 0, 0, violation("reserved bytes of the frame header are not zero")
+		return 0, 0, Violation("reserved bytes of the frame header are not zero")
 	}
 	payload, pieces := le.Uint32(fixed[24:]), int(le.Uint16(fixed[28:]))
 	if pieces < 1 || pieces > transport.MaxPieces {
-		return 0, 0, violation("frame of %d pieces, limit %d", pieces, transport.MaxPieces)
+		return 0, 0, Violation("frame of %d pieces, limit %d", pieces, transport.MaxPieces)
 	}
 	if limit := min(maxPayload, MaxPayload); payload < 1 || int64(payload) > int64(limit) {
-		return 0, 0, violation("frame payload of %d bytes, agreed limit %d", payload, limit)
+		return 0, 0, Violation("frame payload of %d bytes, agreed limit %d", payload, limit)
 	}
 	if got, want := xxh3.Hash(fixed[:offSum]), le.Uint64(fixed[offSum:]); got != want {
-		return 0, 0, violation("checksum of the frame header's fixed part: %016x, header says %016x", got, want)
+		return 0, 0, Violation("checksum of the frame header's fixed part: %016x, header says %016x", got, want)
 	}
 	return FixedHeader + pieces*PieceSize, int(payload), nil
 }
@@ -108,30 +108,40 @@ func FrameLength(fixed []byte, maxPayload int) (headerLen, payloadLen int, err e
 // MaxPieces nothing is allocated. The returned Pieces use that memory and are
 // valid as long as the caller leaves it alone. Errors Is ErrProtocol.
 func DecodeFrame(header []byte, maxPayload int, pieces []transport.Piece) (FrameHeader, error) {
-	n, payload, err := FrameLength(header, maxPayload)
+	n, _, err := FrameLength(header, maxPayload)
 	if err != nil {
 		return FrameHeader{}, err
 	}
 	if len(header) < n {
-		return FrameHeader{}, violation("frame header of %d bytes, want %d", len(header), n)
+		return FrameHeader{}, Violation("frame header of %d bytes, want %d", len(header), n)
 	}
-	header = header[:n]
+	return DecodeChecked(header[:n], pieces)
+}
+
+// DecodeChecked is DecodeFrame for a header whose fixed part FrameLength has
+// found right, cut to the length that it returned: what a driver has judged is
+// not judged again. For other bytes it returns an error or a header whose
+// Payload is under no agreed limit.
+func DecodeChecked(header []byte, pieces []transport.Piece) (FrameHeader, error) {
 	le := binary.LittleEndian
+	if n := len(header); n < FixedHeader || n != FixedHeader+int(le.Uint16(header[28:]))*PieceSize {
+		return FrameHeader{}, Violation("frame header of %d bytes", n)
+	}
 	if got, want := xxh3.Hash(header[FixedHeader:]), le.Uint64(header[offList:]); got != want {
-		return FrameHeader{}, violation("checksum of the frame's piece list: %016x, header says %016x", got, want)
+		return FrameHeader{}, Violation("checksum of the frame's piece list: %016x, header says %016x", got, want)
 	}
 	h := FrameHeader{
 		Handle:  le.Uint32(header[8:]),
 		Epoch:   le.Uint32(header[12:]),
 		Seq:     le.Uint64(header[16:]),
-		Payload: uint32(payload),
+		Payload: le.Uint32(header[24:]),
 		Repeat:  le.Uint16(header[6:])&flagRepeat != 0,
 		Pieces:  pieces[:0],
 	}
-	for at := FixedHeader; at < n; at += PieceSize {
+	for at := FixedHeader; at < len(header); at += PieceSize {
 		p, ok := decodePiece(header[at:])
 		if !ok {
-			return FrameHeader{}, violation("frame %d: reserved bytes of a piece are not zero", h.Seq)
+			return FrameHeader{}, Violation("frame %d: reserved bytes of a piece are not zero", h.Seq)
 		}
 		h.Pieces = append(h.Pieces, p)
 	}

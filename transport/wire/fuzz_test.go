@@ -45,6 +45,13 @@ func FuzzFrame(f *testing.F) {
 			t.Errorf("%d bytes allocated for a header of %d", n, len(b))
 		}
 		n, payload, shape := wire.FrameLength(b, maxPayload)
+		checked, refused := wire.DecodeChecked(b[:min(max(n, 0), len(b))], nil)
+		if shape == nil && len(b) >= n && ((refused == nil) != (err == nil) || !reflect.DeepEqual(checked, h)) {
+			t.Errorf("DecodeChecked = %+v, %v, DecodeFrame %+v, %v", checked, refused, h, err)
+		}
+		if _, refused = wire.DecodeChecked(b, nil); refused != nil && !errors.Is(refused, transport.ErrProtocol) {
+			t.Errorf("error %v is no protocol violation", refused)
+		}
 		if err != nil {
 			if !errors.Is(err, transport.ErrProtocol) {
 				t.Errorf("error %v is no protocol violation", err)
@@ -148,7 +155,7 @@ func FuzzHello(f *testing.F) {
 			return
 		}
 		for _, h := range []*wire.Hello{client, server} {
-			if terms.Minor > h.Minor || uint64(terms.MaxPayload) > uint64(h.MaxPayload) ||
+			if uint64(terms.MaxPayload) > uint64(h.MaxPayload) ||
 				uint64(terms.MaxMeta) > uint64(h.MaxMeta) || terms.Lanes > int(h.Lanes) || !slices.Contains(h.Sums, terms.Sum) {
 				t.Errorf("terms %+v exceed %+v", terms, h)
 			}
@@ -157,7 +164,7 @@ func FuzzHello(f *testing.F) {
 					t.Errorf("feature %q is not in %q", s, h.Features)
 				}
 			}
-			if terms.Sum == wire.SumNone && h.Sums[0] != wire.SumNone {
+			if terms.Sum == transport.SumNone && h.Sums[0] != transport.SumNone {
 				t.Errorf("one end alone switched checking off: %q, %q", client.Sums, server.Sums)
 			}
 		}

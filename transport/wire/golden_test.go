@@ -70,6 +70,8 @@ func sampleMessages() map[string]wire.Message {
 		"lane_hello":  &wire.LaneHello{Token: seqID(0x40), Lane: 3},
 		"lane_ok":     &wire.LaneOK{Lane: 3},
 		"bye":         &wire.Bye{Reason: "done"},
+		"ping":        &wire.Ping{Token: 0x1122334455667788},
+		"pong":        &wire.Pong{Token: 0xa1a2a3a4a5a6a7a8},
 		"open": &wire.Open{
 			Handle: 5, ID: seqID(0x20), Part: 1, Parts: 2, Replayable: true, Kind: "omlx/dsv4", Meta: []byte("{plan}"),
 		},
@@ -179,6 +181,20 @@ func TestLiteralBytes(t *testing.T) {
 	}
 	if want := "10000000" + "13" + "00" + "0000" + "08379474" + "82e071bf" + "05000000" + "06000000" + "0708000000000000"; hex.EncodeToString(grant) != want {
 		t.Errorf("grant %x, want %s", grant, want)
+	}
+	ping, err := wire.AppendPing(nil, &wire.Ping{Token: 0x0807})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := hex.EncodeToString(ping); got[:16]+got[32:] != "08000000"+"05"+"00"+"0000"+"0708000000000000" {
+		t.Errorf("ping %s", got)
+	}
+	pong, err := wire.AppendPong(nil, &wire.Pong{Token: 0x0807})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := hex.EncodeToString(pong); got[:16]+got[32:] != "08000000"+"06"+"00"+"0000"+"0708000000000000" {
+		t.Errorf("pong %s", got)
 	}
 	frame, err := wire.AppendFrame(nil, &wire.FrameHeader{
 		Handle: 5, Epoch: 6, Seq: 7, Payload: 2, Repeat: true,

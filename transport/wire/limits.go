@@ -41,7 +41,7 @@ const (
 	// MaxHello bounds a Hello, which is read before the peer is known.
 	MaxHello = 4 << 10
 
-	maxFixed = 256      // messages of a few numbers: Grant, Flush, Finish, LaneHello, LaneOK
+	maxFixed = 256      // messages of a few numbers: Ping, Pong, Grant, Flush, Finish, LaneHello, LaneOK
 	maxText  = 4 << 10  // Refuse, Cancel, Bye: a reason of MaxReason and room
 	maxNack  = 8 << 10  // MaxPieces pieces are 4,032 bytes
 	maxAck   = 64 << 10 // MaxRanges ranges are 32 KiB

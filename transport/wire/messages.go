@@ -48,6 +48,21 @@ type Bye struct {
 	Reason string // for people; encoders make it printable and cut it to MaxReason
 }
 
+// FeaturePing is the feature that an end names in its Hello when it answers
+// pings (section 4.4). Where both name it, either may ask.
+const FeaturePing = "ping"
+
+// Ping asks the peer for a sign of life. It is said only where FeaturePing was
+// agreed. Either end may send it.
+type Ping struct {
+	Token uint64 // not zero; greater than that of every earlier ping of this end on the connection
+}
+
+// Pong answers a Ping and, with it, all earlier ones. Either end may send it.
+type Pong struct {
+	Token uint64 // of the latest ping that was read
+}
+
 // Open offers a transfer. Messages about a transfer name it by Handle, a number
 // that its opener chose and uses once on a connection; each direction of a
 // connection has its own numbers. From opener to admitter.
@@ -153,6 +168,12 @@ func (*LaneOK) Type() Type { return TypeLaneOK }
 
 // Type returns TypeBye.
 func (*Bye) Type() Type { return TypeBye }
+
+// Type returns TypePing.
+func (*Ping) Type() Type { return TypePing }
+
+// Type returns TypePong.
+func (*Pong) Type() Type { return TypePong }
 
 // Type returns TypeOpen.
 func (*Open) Type() Type { return TypeOpen }

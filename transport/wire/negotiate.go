@@ -7,13 +7,9 @@ import (
 	"pdlink/transport"
 )
 
-// SumNone is the checksum that checks nothing.
-const SumNone = "none"
-
 // Terms are what two ends agreed on. Both compute them from the same two Hello
 // messages, so nothing else has to be said.
 type Terms struct {
-	Minor      uint16   // the smaller of the two
 	Epoch      uint32   // the server's
 	Token      [16]byte // the server's
 	MaxPayload int      // bytes, the smaller, at most MaxPayload of this package
@@ -34,7 +30,7 @@ func Negotiate(client, server *Hello) (Terms, error) {
 			transport.ErrIncompatible, client.Major, server.Major)
 	}
 	if server.Token == [16]byte{} {
-		return Terms{}, violation("hello of the server without a token")
+		return Terms{}, Violation("hello of the server without a token")
 	}
 	sum, ok := commonSum(client.Sums, server.Sums)
 	if !ok {
@@ -42,7 +38,6 @@ func Negotiate(client, server *Hello) (Terms, error) {
 			transport.ErrIncompatible, client.Sums, server.Sums)
 	}
 	t := Terms{
-		Minor:      min(client.Minor, server.Minor),
 		Epoch:      server.Epoch,
 		Token:      server.Token,
 		MaxPayload: int(min(client.MaxPayload, server.MaxPayload, MaxPayload)),
@@ -63,7 +58,7 @@ func commonSum(client, server []string) (string, bool) {
 		if !slices.Contains(server, s) {
 			continue
 		}
-		if s != SumNone || i == 0 && server[0] == SumNone {
+		if s != transport.SumNone || i == 0 && server[0] == transport.SumNone {
 			return s, true
 		}
 	}

@@ -88,7 +88,7 @@ func TestNegotiate(t *testing.T) {
 			continue
 		}
 		want := wire.Terms{
-			Minor: 1, Epoch: 77, Token: seqID(1), MaxPayload: 1 << 20, MaxMeta: 100, Lanes: 8,
+			Epoch: 77, Token: seqID(1), MaxPayload: 1 << 20, MaxMeta: 100, Lanes: 8,
 			Sum: tt.sum, Features: []string{"a", "c"},
 		}
 		if err != nil || !reflect.DeepEqual(got, want) {
@@ -208,7 +208,10 @@ func TestAllocations(t *testing.T) {
 	pieces := make([]transport.Piece, 0, transport.MaxPieces)
 	grant, ack := sampleMessages()["grant"].(*wire.Grant), sampleMessages()["ack"].(*wire.Ack)
 	flush := sampleMessages()["flush"].(*wire.Flush)
-	msgs := [][]byte{encode(t, grant), encode(t, ack), encode(t, flush), encode(t, sampleMessages()["nack"])}
+	ping, pong := sampleMessages()["ping"].(*wire.Ping), sampleMessages()["pong"].(*wire.Pong)
+	msgs := [][]byte{
+		encode(t, grant), encode(t, ack), encode(t, flush), encode(t, sampleMessages()["nack"]), encode(t, ping), encode(t, pong),
+	}
 	buf := make([]byte, 0, 1024)
 	var d wire.Decoder
 	tests := []struct {
@@ -218,10 +221,13 @@ func TestAllocations(t *testing.T) {
 		{"AppendFrame", func() error { _, err := wire.AppendFrame(header, &frame); return err }},
 		{"FrameLength", func() error { _, _, err := wire.FrameLength(encoded, wire.MaxPayload); return err }},
 		{"DecodeFrame", func() error { _, err := wire.DecodeFrame(encoded, wire.MaxPayload, pieces); return err }},
+		{"DecodeChecked", func() error { _, err := wire.DecodeChecked(encoded, pieces); return err }},
 		{"AppendGrant", func() error { _, err := wire.AppendGrant(buf, grant); return err }},
 		{"AppendAck", func() error { _, err := wire.AppendAck(buf, ack); return err }},
 		{"ControlLength", func() error { _, _, err := wire.ControlLength(msgs[0]); return err }},
 		{"AppendFlush", func() error { _, err := wire.AppendFlush(buf, flush); return err }},
+		{"AppendPing", func() error { _, err := wire.AppendPing(buf, ping); return err }},
+		{"AppendPong", func() error { _, err := wire.AppendPong(buf, pong); return err }},
 		{"Decode", func() error {
 			for _, b := range msgs {
 				if _, err := d.Decode(b); err != nil {
