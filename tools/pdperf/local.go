@@ -76,7 +76,7 @@ func (f *localFlags) within(ctx context.Context) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
-	recv, err := newRing(f.recv.slots, f.recv.frame)
+	recv, err := f.recv.recvRing()
 	if err != nil {
 		return nil, err
 	}

@@ -148,6 +148,12 @@ func wishedSums(name string) []string {
 	return []string{name}
 }
 
+// recvRing makes the ring of a receiving end. A transfer gets at most half of a
+// ring, so that there is always room for another one.
+func (o *receiveOptions) recvRing() (*transport.Ring, error) {
+	return newRing(max(o.slots, 2*o.window), o.frame)
+}
+
 // newRing makes a ring for frames of that payload.
 func newRing(slots int, frame size) (*transport.Ring, error) {
 	return transport.NewRing(slots, int(frame)+transport.HeaderRoom)

@@ -210,9 +210,10 @@ func (t *taking) piece(p transport.Piece) error {
 }
 
 func (t *taking) isDone(block uint32) bool {
-	done := true
-	t.done.Uncovered(transport.Range{Begin: uint64(block), End: uint64(block) + 1}, func(transport.Range) { done = false })
-	return done
+	for range t.done.Uncovered(transport.Range{Begin: uint64(block), End: uint64(block) + 1}) {
+		return false
+	}
+	return true
 }
 
 // release gives the oldest frames' memory back until so many are kept.

@@ -92,6 +92,7 @@ func (e *sendingEnd) phase(ctx context.Context, d time.Duration) (sent, report, 
 	if err != nil {
 		return sent{}, report{}, explain(ctx, err)
 	}
+	s.resent += end.Stats.RepeatBytes // by the link itself, besides what the flush asked for
 	peer, err := parseReport(end.Result)
 	return s, peer, err
 }

@@ -79,7 +79,7 @@ func (f *serveFlags) run(ctx context.Context, io streams) error {
 	if strings.HasPrefix(f.listen, "mem://") {
 		return errors.New("mem:// is a link within one process: use pdperf local --link mem://")
 	}
-	ring, err := newRing(f.slots, f.frame)
+	ring, err := f.recvRing()
 	if err != nil {
 		return err
 	}
