@@ -1,4 +1,5 @@
 # pdlink: build, test and measure. `make help` lists the targets; everything generated lies in .build/, which git ignores.
+# The make of macOS (3.81) knows no .SHELLFLAGS: recipes say `set -e` and `set -o pipefail` themselves where they need it.
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -14,9 +15,14 @@ BIN    := $(BUILD)/bin
 GOLANGCI_VERSION := 2.15.0
 RUFF_VERSION     := 0.17.6
 
-# A binary names its commit where there is one; an exported tree or a checkout of somebody else's builds without it.
-VCS     := $(if $(shell git rev-parse --verify HEAD 2>/dev/null),auto,false)
-GOBUILD := CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=$(VCS)
+# A binary names its commit and version where there is a commit; an exported tree or a checkout of somebody else's builds
+# without.
+OURS    := $(shell git ls-files --error-unmatch Makefile >/dev/null 2>&1 && git rev-parse --verify HEAD 2>/dev/null)
+VCS     := $(if $(OURS),auto,false)
+VERSION := $(if $(OURS),$(shell git describe --tags --always --dirty),unknown)
+LDFLAGS := -X main.version=$(VERSION)
+GOBUILD  = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=$(VCS) -ldflags '$(LDFLAGS)'
+PROGRAMS := ./tools/pdlink ./tools/pdperf
 
 # Both real ends are arm64; amd64 is where most of the tests run.
 PLATFORMS := linux/amd64 linux/arm64 darwin/arm64
@@ -41,6 +47,8 @@ FAULT_TIMEOUT ?= 20m
 BENCHTIME ?= 1s
 BENCH     ?= .
 BENCHPKGS ?= ./...
+# Longest that a package's benchmarks may take.
+BENCH_TIMEOUT ?= 20m
 
 # What runs on emulated arm64: the packages whose results are bits, because the compiler fuses multiply and add there.
 QEMU     ?= $(firstword $(foreach q,qemu-aarch64-static qemu-aarch64,$(shell command -v $(q) 2>/dev/null)))
@@ -54,9 +62,19 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: build
-build: ## the program, .build/pdlink
+build: ## the programs for this machine, .build/pdlink and .build/pdperf
 	@mkdir -p $(BUILD)
-	$(GOBUILD) -o $(BUILD)/pdlink ./tools/pdlink
+	$(GOBUILD) -o $(BUILD)/ $(PROGRAMS)
+
+.PHONY: dist
+dist: LDFLAGS += -s -w
+dist: ## the programs for all platforms, stripped, below .build/dist
+	@set -e; for p in $(PLATFORMS); do \
+		out=$(BUILD)/dist/$${p%/*}-$${p#*/}; \
+		echo "build, $$p"; \
+		rm -rf $$out; mkdir -p $$out; \
+		GOOS=$${p%/*} GOARCH=$${p#*/} $(GOBUILD) -o $$out/ $(PROGRAMS); \
+	done
 
 .PHONY: demo
 demo: build ## build, then send a real case over a link on this machine
@@ -64,11 +82,11 @@ demo: build ## build, then send a real case over a link on this machine
 
 .PHONY: test
 test: $(CHECK) ## all Go tests; a skipped test is a failure
-	$(GO) test -json -timeout $(TEST_TIMEOUT) ./... | $(CHECK)
+	set -o pipefail; $(GO) test -json -timeout $(TEST_TIMEOUT) ./... | $(CHECK)
 
 .PHONY: race
 race: $(CHECK) ## the same under the race detector
-	CGO_ENABLED=1 $(GO) test -race -json -timeout $(SLOW_TIMEOUT) -skip '$(SLOW_SKIP)' ./... | $(CHECK)
+	set -o pipefail; CGO_ENABLED=1 $(GO) test -race -json -timeout $(SLOW_TIMEOUT) -skip '$(SLOW_SKIP)' ./... | $(CHECK)
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME seconds, all within FUZZTOTAL
@@ -76,28 +94,40 @@ fuzz: ## every fuzz target for FUZZTIME seconds, all within FUZZTOTAL
 
 .PHONY: faults
 faults: $(CHECK) ## kill processes, cut connections, fill disks at FAULT_TRIES random points (Linux; root or user namespaces)
-	PDLINK_FAULT_TRIES=$(FAULT_TRIES) $(GO) test -tags faults -json -count=1 -timeout $(FAULT_TIMEOUT) \
+	set -o pipefail; PDLINK_FAULT_TRIES=$(FAULT_TRIES) $(GO) test -tags faults -json -count=1 -timeout $(FAULT_TIMEOUT) \
 		-run '^Test(Faults|FullDisk|FileSizeLimit)$$' ./tools/pdlink | tee $(BUILD)/faults.json | $(CHECK)
 	@grep -oE '(PDLINK_FAULT_SEED=|[0-9]+ tries; |[0-9]+ full disks, )[^\"]*' $(BUILD)/faults.json
 
 .PHONY: bench
 bench: ## benchmarks only (BENCH=regexp BENCHTIME=1s BENCHPKGS=./...)
-	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem $(BENCHPKGS)
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem -timeout $(BENCH_TIMEOUT) $(BENCHPKGS)
+
+.PHONY: bench-tcp
+bench-tcp: build ## pdperf, its floor, iperf3, UCX, NIXL and Mooncake side by side in namespaces (root; PEERS='-links lo,10g -mtu 1500 -quiet 60s')
+	PYTHON='$(PYTHON)' tools/pdperf/peers/setup.sh $(BUILD)/peers
+	$(GOBUILD) -o $(BUILD)/pdperf-peers ./tools/pdperf/peers
+	$(BUILD)/pdperf-peers -dir $(BUILD)/peers -pdperf $(BUILD)/pdperf -out $(BUILD)/peers/bench.jsonl $(PEERS)
 
 .PHONY: lint
-lint: lint-go lint-vet lint-python ## formatting, vet on all platforms, golangci-lint, ruff
+lint: lint-mod lint-go lint-vet lint-python ## go.mod, formatting, vet on all platforms, golangci-lint, ruff
+
+.PHONY: lint-mod
+lint-mod:
+	$(GO) mod tidy -diff
 
 .PHONY: lint-go
 lint-go: $(BIN)/golangci-lint-$(GOLANGCI_VERSION)
-	@bad=$$(find . -name '*.go' -not -path './.build/*' -print0 | xargs -0 gofmt -l); \
+	@set -e; bad=$$(find . -name '*.go' -not -path './.build/*' -print0 | xargs -0 gofmt -l); \
 	if [ -n "$$bad" ]; then echo "not gofmt-formatted (run gofmt -w):"; echo "$$bad"; exit 1; fi
 	$< run ./...
 
 .PHONY: lint-vet
 lint-vet:
-	@for p in $(PLATFORMS); do \
-		echo "go vet, $$p"; \
-		CGO_ENABLED=0 GOOS=$${p%/*} GOARCH=$${p#*/} $(GO) vet ./...; \
+	@set -e; for p in $(PLATFORMS); do \
+		for tags in '' faults; do \
+			echo "go vet, $$p $$tags"; \
+			CGO_ENABLED=0 GOOS=$${p%/*} GOARCH=$${p#*/} $(GO) vet -tags "$$tags" ./...; \
+		done; \
 	done
 
 .PHONY: lint-python
@@ -105,15 +135,15 @@ lint-python: $(BUILD)/ruff-$(RUFF_VERSION)/bin/ruff
 	@find . -name '*.py' -not -path './.build/*' -print0 | xargs -0 $< check --no-cache --config .ci/ruff.toml
 
 .PHONY: cross
-cross: cross-build cross-qemu ## build for all platforms, run the numeric and wire tests on emulated arm64
+cross: cross-build cross-qemu ## build programs and tests for all platforms, run the numeric and wire tests on emulated arm64
 
 .PHONY: cross-build
 cross-build:
-	@for p in $(PLATFORMS); do \
+	@set -e; for p in $(PLATFORMS); do \
 		os=$${p%/*} arch=$${p#*/} out=$(BUILD)/cross/$${p%/*}-$${p#*/}; \
 		echo "build and test binaries, $$p"; \
 		rm -rf $$out; mkdir -p $$out/test; \
-		GOOS=$$os GOARCH=$$arch $(GOBUILD) -o $$out/ ./tools/pdlink; \
+		GOOS=$$os GOARCH=$$arch $(GOBUILD) -o $$out/ $(PROGRAMS); \
 		CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch $(GO) test -c -o $$out/test/ ./...; \
 	done
 
@@ -121,7 +151,7 @@ cross-build:
 cross-qemu: $(CHECK)
 	@if [ -z '$(QEMU)' ]; then \
 		echo "make cross: no qemu-aarch64 here: install qemu-user-static (Debian) or name one with QEMU=..." >&2; exit 1; fi
-	CGO_ENABLED=0 GOOS=linux GOARCH=arm64 $(GO) test -json -timeout $(SLOW_TIMEOUT) \
+	set -o pipefail; CGO_ENABLED=0 GOOS=linux GOARCH=arm64 $(GO) test -json -timeout $(SLOW_TIMEOUT) \
 		-exec '$(QEMU)' -skip '$(SLOW_SKIP)' $(QEMUPKGS) | $(CHECK)
 
 .PHONY: test-decoder

@@ -3,11 +3,45 @@ package archtest
 import (
 	"bytes"
 	"fmt"
+	"io/fs"
 	"path"
 	"regexp"
 	"slices"
 	"strings"
 )
+
+// OnlyTop is a tree without what lies in its root directory and is not named in
+// keep: what somebody left there and nobody committed is no part of the module.
+func OnlyTop(fsys fs.FS, keep []string) fs.FS {
+	return topFS{FS: fsys, keep: keep}
+}
+
+// topFS hides entries of the root directory from those who list it.
+type topFS struct {
+	fs.FS
+	keep []string
+}
+
+// ReadDir implements fs.ReadDirFS.
+func (t topFS) ReadDir(name string) ([]fs.DirEntry, error) {
+	entries, err := fs.ReadDir(t.FS, name)
+	if name == "." {
+		entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return !slices.Contains(t.keep, e.Name()) })
+	}
+	return entries, err
+}
+
+// TopOf returns the names in the root directory that lead to some paths, which
+// use slashes.
+func TopOf(paths []string) []string {
+	var top []string
+	for _, p := range paths {
+		if name, _, _ := strings.Cut(p, "/"); name != "" && !slices.Contains(top, name) {
+			top = append(top, name)
+		}
+	}
+	return top
+}
 
 // checkTopLevel keeps the root directory as it was settled.
 func checkTopLevel(t *Tree, p Policy) []Violation {

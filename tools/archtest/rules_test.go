@@ -1,6 +1,7 @@
 package archtest
 
 import (
+	"io/fs"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -102,6 +103,32 @@ func TestRules(t *testing.T) {
 			t.Parallel()
 			wantViolations(t, tt.files, tt.want)
 		})
+	}
+}
+
+// TestWhatGitDoesNotKnow: notes and programs that somebody left in the root
+// directory are nobody's business, in folders too.
+func TestWhatGitDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	fsys := goodTree()
+	paths := []string{""}
+	for name := range fsys {
+		paths = append(paths, name)
+	}
+	for _, name := range []string{"pdlink", "notes.txt", "scratch/x.go"} {
+		fsys[name] = &fstest.MapFile{Data: []byte("package scratch\n")}
+	}
+	for _, c := range []struct {
+		fsys fs.FS
+		bad  int
+	}{{OnlyTop(fsys, TopOf(paths)), 0}, {fsys, 5}} {
+		tree, err := Load(c.fsys)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := Check(tree, fixturePolicy()); len(got) != c.bad {
+			t.Errorf("%d violations, want %d: %q", len(got), c.bad, got)
+		}
 	}
 }
 

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"os/signal"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"pdlink/bridge"
-	"pdlink/bridge/omlx"
 	"pdlink/transport"
 )
 
@@ -18,6 +21,7 @@ import (
 type decodeFlags struct {
 	listen   string
 	store    string
+	create   bool
 	discard  bool
 	noSync   bool
 	partWait time.Duration
@@ -26,196 +30,221 @@ type decodeFlags struct {
 	asJSON   bool
 }
 
+const decodeLong = `decode listens for senders and puts the blocks of their transfers into a store.
+A block appears under its name only when it is whole, checked and durable, and
+only after the block before it. It runs until it is interrupted; what is visible
+then stays, temporary files are removed, and senders get the verdict. A second
+interrupt ends it at once: temporary files then stay until the next start.
+
+One line is printed for each transfer: its verdict. "complete" says that every
+block is visible, "partial B/T: why" that the first B of T are. "declined: why"
+is a transfer that was refused.
+
+--part-wait is how long an incomplete transfer waits for senders that are
+missing after the last frame of the others: the parts of a transfer must overlap
+in time, or follow each other within it. A negative one does not wait once all
+others have finished.
+
+Exit status: 0 it ran and was interrupted, or with --once the transfer is
+complete; 1 with --once it is not, or listening or printing failed; 2 the command
+line cannot be used, and nothing was done; 130 interrupted before the transfer
+that --once waits for.`
+
 func newDecode(std streams) *cobra.Command {
 	var f decodeFlags
 	c := &cobra.Command{
 		Use:   "decode --store DIR",
 		Short: "receive blocks into a decoder's store",
-		Long: `decode listens for senders and puts the blocks of their transfers into a store.
-A block appears under its name only when it is whole, checked and durable, and
-only after the block before it. It runs until it is interrupted; what is visible
-then stays, temporary files are removed.
-
-One line is printed for each transfer: its verdict. "complete" says that every
-block is visible, "partial B/T" that the first B of T are.`,
+		Long:  decodeLong,
 		Example: `  pdlink decode --listen tcp://127.0.0.1:7411 --store ~/.omlx/cache
   pdlink replay CASE --to tcp://127.0.0.1:7411`,
-		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return f.run(c.Context(), std) },
+		Args: wants(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			u, err := f.check(flagsOf(c))
+			if err != nil {
+				return err
+			}
+			return f.run(c.Context(), std, u)
+		},
 	}
 	fl := c.Flags()
-	fl.StringVar(&f.listen, "listen", "tcp://127.0.0.1:7411", "link and address to listen on; port 0 picks one")
-	fl.StringVar(&f.store, "store", "", "root of the decoder's block store")
+	fl.StringVar(&f.listen, "listen", "tcp://127.0.0.1:7411", "link and address to listen on, `URL`; port 0 picks one")
+	fl.StringVar(&f.store, "store", "", "the decoder's block store, `DIR`")
+	fl.BoolVar(&f.create, "create", false, "make the store if there is none")
 	fl.BoolVar(&f.discard, "discard", false, "keep nothing: for measuring a link")
 	fl.BoolVar(&f.noSync, "no-sync", false, "do not wait for the disk: a power cut may then leave wrong blocks")
-	fl.DurationVar(&f.partWait, "part-wait", bridge.DefaultPartWait, "how long an incomplete transfer waits for senders that are missing")
-	fl.IntVar(&f.ringMiB, "ring", 64, "MiB of memory for frames that arrive")
+	fl.DurationVar(&f.partWait, "part-wait", bridge.DefaultPartWait, "how long an incomplete transfer waits for missing senders; negative: not at all")
+	fl.IntVar(&f.ringMiB, "ring", 64, "memory for frames that arrive, in `MiB`")
 	fl.BoolVar(&f.once, "once", false, "end after the first transfer, with status 0 if it was complete")
 	fl.BoolVar(&f.asJSON, "json", false, "print events as JSON, one a line")
-	c.MarkFlagsMutuallyExclusive("store", "discard")
-	c.MarkFlagsOneRequired("store", "discard")
 	must(c.MarkFlagDirname("store"))
 	return c
 }
 
-// listening is the event that decode prints first.
-type listening struct {
-	Event  string `json:"event"`
-	Listen string `json:"listen"`
-}
-
-// ended is the event that decode prints last.
-type ended struct {
-	Event   string `json:"event"`
-	PeakRSS uint64 `json:"peak_rss_bytes"`
-	Ring    uint64 `json:"ring_bytes"`
-}
-
-// verdictEvent is the event of a transfer.
-type verdictEvent struct {
-	Event string `json:"event"`
-	bridge.Verdict
-}
-
-func (f *decodeFlags) run(ctx context.Context, std streams) error {
-	open, err := f.opener()
-	if err != nil {
-		return err
+// check looks at the command line and returns where to listen.
+func (f *decodeFlags) check(g given) (linkURL, error) {
+	err := errors.Join(
+		g.oneOf([]string{"store", "discard"}, []string{"--store DIR", "--discard"}),
+		g.filled(map[string]string{"store": f.store, "listen": f.listen}))
+	if err == nil && f.discard {
+		err = g.unused("is for a store, with --discard there is none", "create", "no-sync")
 	}
+	if err != nil {
+		return linkURL{}, err
+	}
+	if least := (2*transport.DefaultSlot + 1<<20 - 1) >> 20; f.ringMiB < least || f.ringMiB > maxRingMiB {
+		return linkURL{}, fmt.Errorf("--ring %d: want %d to %d MiB", f.ringMiB, least, maxRingMiB)
+	}
+	u, err := parseLink(f.listen)
+	if err == nil {
+		err = u.elsewhere("listen")
+	}
+	return u, err
+}
+
+// maxRingMiB bounds --ring, which is allocated at once: 200 Gbit/s at 10 ms have
+// 250 MB on their way.
+const maxRingMiB = 4 << 10
+
+// hurry is what is said at the first interrupt.
+const hurry = "pdlink: stopping; once more leaves temporary files, which the next start removes"
+
+func (f *decodeFlags) run(ctx context.Context, std streams, u linkURL) error {
+	// A reader of the events that goes away must not end the receiver.
+	broken := make(chan os.Signal, 1)
+	signal.Notify(broken, syscall.SIGPIPE)
+	defer signal.Stop(broken)
 	ring, err := newRing(f.ringMiB)
 	if err != nil {
-		return err
+		return failed(fmt.Errorf("--ring %d: %w", f.ringMiB, err))
 	}
 	log := slog.New(slog.NewTextHandler(std.err, nil))
 	o := linkOptions{reject: func(remote string, err error) { log.Warn("peer dropped", "remote", remote, "why", err) }}
 	o.session.RecvRing = ring
-	link, addr, err := openLink(f.listen, o)
+	d := &decoding{decodeFlags: f, std: std, events: make(chan any, 16)}
+	r, err := startReceiving(ctx, u.open(o), u, func() (bridge.Options, error) { return d.open(std) })
 	if err != nil {
 		return err
 	}
-	verdicts := make(chan bridge.Verdict, 16)
-	r, err := startReceiving(ctx, link, addr, bridge.Options{
-		Open: open, PartWait: f.partWait,
-		OnVerdict: func(v bridge.Verdict) { verdicts <- v },
-	})
-	if err != nil {
-		return fmt.Errorf("listen on %s: %w", f.listen, err)
-	}
-	f.say(std, listening{"listening", scheme(f.listen) + "://" + r.listener.Addr()})
-	return f.loop(ctx, std, r, verdicts, ring)
+	d.start.Event, d.start.Listen = "listening", linkURL{u.scheme, r.listener.Addr()}.String()
+	d.say(d.start)
+	return d.loop(ctx, r, uint64(len(ring.Memory())))
 }
 
-// loop prints verdicts until the command is to end.
-func (f *decodeFlags) loop(ctx context.Context, std streams, r *receiving, verdicts <-chan bridge.Verdict, ring *transport.Ring) error {
-	var last bridge.Verdict
+// decoding is a `pdlink decode` that runs.
+type decoding struct {
+	*decodeFlags
+	std    streams
+	events chan any // of the receiver: transferEvent, declinedEvent
+	start  listening
+	live   atomic.Int64 // transfers that are open
+	step   func(done, total int64)
+	hide   func()
+	lost   bool // somebody was told that output is lost; of the loop
+}
+
+// open opens where transfers go and returns the receiver's options.
+func (d *decoding) open(std streams) (bridge.Options, error) {
+	d.step, d.hide = std.progress("receive")
+	o := bridge.Options{
+		Open: openDiscard, PartWait: d.partWait,
+		OnVerdict: func(v bridge.Verdict) { d.events <- transferEventOf(v) },
+		OnDecline: func(r transport.Request, reason string) { d.events <- declinedEventOf(r.ID, reason) },
+		OnBlock:   func(_ transport.ID, visible, total int) { d.step(int64(visible), int64(total)) },
+	}
+	if !d.discard {
+		was, store, err := place{d.store, d.create}.open(std, d.noSync)
+		if err != nil {
+			return o, err
+		}
+		o.Open, d.start.Store, d.start.New, d.start.Blocks = openStore(store), was.path, was.created, was.blocks
+	}
+	open := o.Open
+	o.Open = func(kind string, meta []byte) (bridge.Opened, error) {
+		opened, err := open(kind, meta)
+		if err == nil {
+			d.live.Add(1)
+			opened.Target = counted{opened.Target, &d.live}
+		}
+		return opened, err
+	}
+	return o, nil
+}
+
+// counted is a target that is counted until it closes.
+type counted struct {
+	bridge.Target
+	live *atomic.Int64
+}
+
+// Close implements bridge.Target.
+func (c counted) Close() error {
+	c.live.Add(-1)
+	return c.Target.Close()
+}
+
+// loop prints events until the command is to end.
+func (d *decoding) loop(ctx context.Context, r *receiving, ring uint64) error {
+	var last bridge.State
 	stopped := make(chan error, 1)
 	go func() { stopped <- r.wait() }()
+	var why error
 	for run := true; run; {
 		select {
-		case last = <-verdicts:
-			f.say(std, verdictEvent{"transfer", last})
-			run = !f.once
+		case e := <-d.events:
+			d.say(e)
+			last, run = d.after(e)
 		case <-ctx.Done():
+			d.hide()
+			d.std.notef("%s\n", hurry)
 			run = false
 		case err := <-stopped:
-			return fmt.Errorf("stopped listening: %w", err)
+			why, run = fmt.Errorf("stopped listening: %w", err), false
 		}
 	}
 	done := make(chan error, 1)
 	go func() { done <- r.stop() }()
-	for {
+	for run := true; run; {
 		select {
-		case v := <-verdicts:
-			f.say(std, verdictEvent{"transfer", v})
-			continue
+		case e := <-d.events:
+			d.say(e)
 		case err := <-done:
-			if err != nil && !errors.Is(err, transport.ErrClosed) {
-				return err
+			if !errors.Is(err, transport.ErrClosed) {
+				why = errors.Join(why, err)
 			}
+			run = false
 		}
-		break
 	}
-	f.say(std, ended{"ended", peakRSS(), uint64(len(ring.Memory()))})
-	if f.once && last.State != bridge.Complete {
-		return &statusError{code: exitFailed}
+	for len(d.events) > 0 {
+		d.say(<-d.events)
+	}
+	d.say(ended{"ended", peakRSS(), ring})
+	switch {
+	case why != nil:
+		return failed(why)
+	case d.once && last != bridge.Complete:
+		return failed(nil)
 	}
 	return nil
 }
 
-// opener returns where transfers go.
-func (f *decodeFlags) opener() (bridge.Opener, error) {
-	if f.discard {
-		return openDiscard, nil
-	}
-	store, err := omlx.Open(f.store, omlx.StoreOptions{NoSync: f.noSync})
-	if err != nil {
-		return nil, err
-	}
-	return openStore(store), nil
-}
-
-// say prints an event.
-func (f *decodeFlags) say(std streams, event any) {
-	if f.asJSON {
-		std.json(event) //nolint:errcheck // a reader that went away ends the process by SIGPIPE
-		return
-	}
+// after returns the state of a transfer that ended, and whether to go on. A
+// refused offer does not end --once while the transfer itself runs.
+func (d *decoding) after(event any) (last bridge.State, run bool) {
 	switch e := event.(type) {
-	case listening:
-		std.printf("listening on %s\n", e.Listen)
-	case verdictEvent:
-		rate := ""
-		if e.Seconds > 0 {
-			rate = fmt.Sprintf(", %.2f GB/s", float64(e.Bytes)/e.Seconds/1e9)
-		}
-		std.printf("transfer %s: %s, %d of %d blocks visible (%d before), %s in %.3f s%s, over %s\n",
-			e.Transfer, std.verdict(e.String(), e.State == bridge.Complete), e.Blocks, e.Total, e.Present,
-			bytesText(e.Bytes), e.Seconds, rate, linkText(e.Links))
-	case ended:
-		std.printf("ended: peak RSS %s, of which the ring %s\n", bytesText(e.PeakRSS), bytesText(e.Ring))
+	case transferEvent:
+		return e.State, !d.once
+	case declinedEvent:
+		return bridge.Declined, !d.once || d.live.Load() > 0
 	}
-}
-
-// linkText names the links that carried a transfer.
-func linkText(links []bridge.LinkUse) string {
-	text := ""
-	for _, l := range links {
-		if text != "" {
-			text += " + "
-		}
-		text += l.Link
-		if !l.Sealed {
-			text += " (in clear)"
-		}
-	}
-	return text
+	return "", true
 }
 
 // newRing makes a ring of about that many MiB.
 func newRing(mib int) (*transport.Ring, error) {
-	slots := mib << 20 / transport.DefaultSlot
-	if slots < 2 {
-		return nil, fmt.Errorf("ring of %d MiB: want at least %d", mib, 2*transport.DefaultSlot>>20+1)
-	}
-	ring, err := transport.NewRing(slots, 0)
+	ring, err := transport.NewRing(mib<<20/transport.DefaultSlot, 0)
 	if err == nil {
 		ring.Touch()
 	}
 	return ring, err
-}
-
-func scheme(url string) string {
-	for i := range url {
-		if url[i] == ':' {
-			return url[:i]
-		}
-	}
-	return url
-}
-
-// must stops a program whose own command tree is wrong.
-func must(err error) {
-	if err != nil {
-		panic(err)
-	}
 }

@@ -259,7 +259,7 @@ func (f *fullDisk) partial(p *process, r *receiver) int {
 	}
 	if r != nil {
 		eventually(settleLimit, func() bool { return len(r.verdicts(f)) > 0 }) // the sender may have heard of it first
-		if v := r.verdicts(f); len(v) != 1 || v[0].String() != res.Verdict {
+		if v := r.verdicts(f); len(v) != 1 || v[0].Verdict != res.Verdict {
 			f.Errorf("receiver says %v, sender %q", v, res.Verdict)
 		}
 	}

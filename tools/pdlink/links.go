@@ -1,8 +1,13 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net"
+	"strconv"
 	"strings"
+	"syscall"
 
 	"pdlink/tcp"
 	"pdlink/transport"
@@ -10,8 +15,67 @@ import (
 	"pdlink/transport/session"
 )
 
+// The schemes of link URLs.
+const (
+	schemeMem = "mem"
+	schemeTCP = "tcp"
+)
+
 // linkSchemes are the URL schemes of this build.
-func linkSchemes() []string { return []string{"mem", "tcp"} }
+func linkSchemes() []string { return []string{schemeMem, schemeTCP} }
+
+// linkURL is a link and an address on it.
+type linkURL struct{ scheme, addr string }
+
+func (u linkURL) String() string { return u.scheme + "://" + u.addr }
+
+// parseLink reads "scheme://address". Case of the scheme and a slash at the end
+// do not matter. An error is the user's to mend.
+func parseLink(url string) (linkURL, error) {
+	scheme, addr, ok := strings.Cut(url, "://")
+	if !ok {
+		return linkURL{}, fmt.Errorf("link %q: want scheme://address, for example tcp://127.0.0.1:7411", url)
+	}
+	u := linkURL{strings.ToLower(scheme), strings.TrimSuffix(addr, "/")}
+	switch u.scheme {
+	case schemeMem:
+		return u, nil
+	case schemeTCP:
+		return u, u.checkPort()
+	}
+	return u, fmt.Errorf("link %q: %w: this build has %s", url, transport.ErrUnavailable, listText(linkSchemes()))
+}
+
+// checkPort demands a host and a port.
+func (u linkURL) checkPort() error {
+	_, port, err := net.SplitHostPort(u.addr)
+	if err != nil {
+		return fmt.Errorf("link %q: want tcp://host:port, for example tcp://127.0.0.1:7411: %w", u, err)
+	}
+	if n, err := strconv.Atoi(port); port == "" || err == nil && (n < 0 || n > 65535) {
+		return fmt.Errorf("link %q: port %q is not in 0 to 65535", u, port)
+	}
+	return nil
+}
+
+// elsewhere refuses a URL that cannot lead to another process.
+func (u linkURL) elsewhere(flag string) error {
+	if u.scheme == schemeMem {
+		return fmt.Errorf("--%s %s: a mem link is inside one process, nobody else can reach it: use tcp://127.0.0.1:7411 or the like", flag, u)
+	}
+	return nil
+}
+
+// target refuses a URL that nobody can be dialled at.
+func (u linkURL) target(flag string) error {
+	if err := u.elsewhere(flag); err != nil {
+		return err
+	}
+	if _, port, err := net.SplitHostPort(u.addr); err == nil && strings.Trim(port, "0") == "" {
+		return fmt.Errorf("--%s %s: port 0 is for listening only: `pdlink decode` prints the port that it took", flag, u)
+	}
+	return nil
+}
 
 // linkOptions are what a command line says about its links.
 type linkOptions struct {
@@ -19,20 +83,42 @@ type linkOptions struct {
 	reject  func(remote string, err error)
 }
 
-// openLink returns the link of a URL "scheme://address" and the address.
-func openLink(url string, o linkOptions) (transport.Link, string, error) {
-	scheme, addr, ok := strings.Cut(url, "://")
-	if !ok {
-		return nil, "", fmt.Errorf("link %q: want scheme://address, for example tcp://127.0.0.1:7411", url)
+// open returns the link of a URL that parseLink returned.
+func (u linkURL) open(o linkOptions) transport.Link {
+	if u.scheme == schemeTCP {
+		return tcp.New(tcp.Options{Session: o.session, OnReject: o.reject})
 	}
-	switch scheme {
-	case "mem":
-		if addr == "" {
-			addr = "pdlink"
-		}
-		return mem.New(mem.Options{Session: o.session}), addr, nil
-	case "tcp":
-		return tcp.New(tcp.Options{Session: o.session, OnReject: o.reject}), addr, nil
+	return mem.New(mem.Options{Session: o.session})
+}
+
+// misused reports an error that is the command line's: trying again is of no
+// use.
+func misused(err error) bool {
+	var status *statusError
+	if errors.As(err, &status) {
+		return status.code == exitUsage
 	}
-	return nil, "", fmt.Errorf("link %q: %w: this build has %s", url, transport.ErrUnavailable, strings.Join(linkSchemes(), ", "))
+	return errors.Is(err, transport.ErrInsecure) || errors.Is(err, transport.ErrUnavailable)
+}
+
+// dialError adds to an error of Dial what to do about it.
+func dialError(ctx context.Context, err error) error {
+	var hint string
+	switch {
+	case err == nil || ctx.Err() != nil || misused(err):
+		return err
+	case errors.Is(err, syscall.ECONNREFUSED):
+		hint = "nobody listens there: is `pdlink decode` running, and the ssh tunnel to it up?"
+	case errors.Is(err, transport.ErrIncompatible):
+		hint = "the ends need the same version: compare `pdlink version`"
+	case errors.Is(err, context.DeadlineExceeded):
+		hint = "no answer in time: is it `pdlink decode` that listens there, and does its host respond?"
+	case errors.Is(err, transport.ErrProtocol):
+		hint = "something other than `pdlink decode` answered: check the port"
+	case errors.Is(err, transport.ErrLost), errors.Is(err, syscall.ECONNRESET):
+		hint = "the other end hung up at once: through an ssh tunnel this means that `pdlink decode` is not running at its end"
+	default:
+		return err
+	}
+	return fmt.Errorf("%w: %s", err, hint)
 }

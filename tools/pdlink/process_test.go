@@ -175,10 +175,10 @@ func (p *process) ended() bool {
 }
 
 // verdicts are the transfers that the receiver has reported.
-func (r *receiver) verdicts(tb testing.TB) []verdictEvent {
+func (r *receiver) verdicts(tb testing.TB) []transferEvent {
 	tb.Helper()
 	lines := r.out.events("transfer")
-	all := make([]verdictEvent, len(lines))
+	all := make([]transferEvent, len(lines))
 	for i, line := range lines {
 		if err := json.Unmarshal(line, &all[i]); err != nil {
 			tb.Fatalf("receiver's verdict %s: %v", line, err)
@@ -329,7 +329,7 @@ func TestKeepersEndWithALostSender(t *testing.T) {
 	r := startReceiver(t, store, "--part-wait", "1200ms")
 	p := start(t, "replay", filepath.Join(casesDir, want.name), "--to", "tcp://"+r.addr, "--format", want.format, "--keep",
 		"--chunk", strconv.Itoa(smallestKept), "--part", "1/2", "--timeout", patience.String())
-	if status := p.wait(); status != exitFailed || !strings.Contains(p.out.String(), "partial 0/5: 1 of 2 senders did not finish") {
+	if status := p.wait(); status != exitFailed || !strings.Contains(p.out.String(), "partial 0/5: of 2 parts these did not finish") {
 		t.Errorf("status %d: %v", status, p)
 	}
 	r.stop(t, want, store)
@@ -366,7 +366,7 @@ func TestFinishedSenderMayComeAgain(t *testing.T) {
 func TestKeepingTinyChunksIsRefused(t *testing.T) {
 	p := start(t, "replay", filepath.Join(casesDir, "dsv4-a"), "--store", t.TempDir(), "--keep",
 		"--chunk", strconv.Itoa(smallestKept-1), "--timeout", patience.String())
-	if status := p.wait(); status != exitFailed || !strings.Contains(p.err.String(), "at least 9 tokens") {
+	if status := p.wait(); status != exitUsage || !strings.Contains(p.err.String(), "at least 9 tokens") {
 		t.Errorf("status %d: %v", status, p)
 	}
 }

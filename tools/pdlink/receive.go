@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 
 	"pdlink/bridge"
@@ -34,9 +35,26 @@ func openStore(store *omlx.Store) bridge.Opener {
 			present[k] = job.Present(k)
 		}
 		return bridge.Opened{
-			Target: job, Blocks: job.Blocks(), BlockBytes: job.WireSize(), Present: present, Ordered: job.Layout().Cumulative(),
+			Target: target{job}, Blocks: job.Blocks(), BlockBytes: job.WireSize(), Present: present,
+			Ordered: job.Layout().Cumulative(),
+			Visible: func(k int) bool {
+				_, err := os.Lstat(job.Path(k))
+				return err == nil
+			},
 		}, nil
 	}
+}
+
+// target speaks a job's errors in the bridge's words.
+type target struct{ *omlx.Job }
+
+// Write implements bridge.Target.
+func (t target) Write(block int, off int64, p []byte) error {
+	err := t.Job.Write(block, off, p)
+	if errors.Is(err, omlx.ErrFull) {
+		return fmt.Errorf("%w: %w", bridge.ErrFull, err)
+	}
+	return err
 }
 
 // openDiscard returns the opener of a receiver that keeps nothing.
@@ -69,13 +87,23 @@ type receiving struct {
 	err      error // why accepting ended; read after wg
 }
 
-// startReceiving listens on a link and gives every connection to a receiver.
-func startReceiving(ctx context.Context, link transport.Link, addr string, o bridge.Options) (*receiving, error) {
-	l, err := link.Listen(ctx, addr)
+// startReceiving listens on a link, then calls open, and gives every connection
+// to a receiver with the options that it returns. An address that cannot be had
+// leaves no trace in a store. The end of ctx does not end the receiver: stop
+// does, so that senders hear the verdict.
+func startReceiving(ctx context.Context, link transport.Link, u linkURL, open func() (bridge.Options, error)) (*receiving, error) {
+	l, err := link.Listen(ctx, u.addr)
 	if err != nil {
-		return nil, err
+		if !misused(err) {
+			err = failed(err)
+		}
+		return nil, fmt.Errorf("listen on %s: %w", u, err)
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	o, err := open()
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	r := &receiving{listener: l, receiver: bridge.NewReceiver(o), cancel: cancel}
 	r.wg.Go(func() {
 		for {
@@ -99,7 +127,8 @@ func (r *receiving) wait() error {
 	return r.err
 }
 
-// stop ends everything and waits for it. Transfers end with what is visible.
+// stop ends everything and waits for it. Transfers end with what is visible, and
+// their senders are told.
 func (r *receiving) stop() error {
 	err := errors.Join(r.listener.Close(), r.receiver.Close())
 	r.cancel()

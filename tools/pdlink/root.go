@@ -17,13 +17,16 @@ store of a decoder, where they are an ordinary prefix hit.
   pdlink replay CASE --to URL     send the blocks of a recorded prefill
   pdlink store verify DIR         check what is in a store
 
-Exit status: 0 all that was expected is there, 1 it is not, 2 the command line
-or the input cannot be used.`,
+This version has no hook for a prefill engine: a recorded prefill, a case, is
+its only input. Three small cases are built in ("bundled:kv-qwen3" …).
+
+` + statusText,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
+		Args:          group,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
+	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newReplay(std), newDecode(std), newStore(std), newDemo(std), newVersion(std))
 	return root
 }

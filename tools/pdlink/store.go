@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"text/tabwriter"
 	"time"
@@ -15,7 +16,7 @@ func newStore(std streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "store",
 		Short: "look into a block store",
-		Args:  cobra.NoArgs,
+		Args:  group,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(newStoreList(std), newStoreShow(std), newStoreVerify(std), newStoreDiff(std))
@@ -24,6 +25,7 @@ func newStore(std streams) *cobra.Command {
 
 // entryJSON is one line of `pdlink store ls --json`.
 type entryJSON struct {
+	Event       string    `json:"event"`
 	Path        string    `json:"path"`
 	Kind        string    `json:"kind"`
 	Size        int64     `json:"size"`
@@ -37,6 +39,17 @@ type entryJSON struct {
 	Error       string    `json:"error,omitempty"`
 }
 
+// listSummary is its last line.
+type listSummary struct {
+	Event     string `json:"event"`
+	Blocks    int    `json:"blocks"` // that can be used
+	Bytes     int64  `json:"bytes"`  // of them
+	Bad       int    `json:"bad"`    // files that a decoder would look at and cannot use
+	Temp      int    `json:"temp"`   // temporary files, pdlink's and the decoder's
+	TempBytes int64  `json:"temp_bytes"`
+	Other     int    `json:"other"` // links, and what is no block at all
+}
+
 func newStoreList(std streams) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
@@ -44,58 +57,103 @@ func newStoreList(std streams) *cobra.Command {
 		Short: "list what is in a store",
 		Long: `ls lists the block files of a store, and everything else that lies beside them
 and could surprise a decoder: temporary files, links, files that cannot be read.
-Exit status 1 if a file that a decoder would look at cannot be used.`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error { return storeList(std, args[0], asJSON) },
+A file that a decoder would look at and cannot use is an unexpected result.
+
+` + statusText,
+		Args: wants(1, "DIR"),
+		RunE: func(c *cobra.Command, args []string) error { return storeList(c.Context(), std, args[0], asJSON) },
 	}
-	c.Flags().BoolVar(&asJSON, "json", false, "print JSON, one entry a line")
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON, one entry a line, and a summary")
 	return c
 }
 
-func storeList(std streams, dir string, asJSON bool) error {
+func storeList(ctx context.Context, std streams, dir string, asJSON bool) error {
+	if err := checkStore(dir); err != nil {
+		return err
+	}
+	sum := listSummary{Event: "summary"}
 	tw := tabwriter.NewWriter(std.out, 0, 0, 2, ' ', 0)
-	blocks, bad, size := 0, 0, int64(0)
 	if !asJSON {
 		fmt.Fprintln(tw, "hash\tkind\tmodel\tformat\ttokens\tbytes\twritten")
 	}
+	var bad []omlx.Entry
 	err := omlx.List(dir, func(e omlx.Entry) error {
-		if e.Err != nil {
-			bad++
-		} else if e.Kind == omlx.EntryBlock {
-			blocks++
-			size += e.Size
+		if err := ctx.Err(); err != nil {
+			return err
 		}
+		sum.add(e)
 		if asJSON {
 			return std.json(entryOf(e))
 		}
 		if e.Err != nil {
-			_, err := fmt.Fprintf(tw, "%s\t%s\t%s\n", e.Path, e.Kind, std.paint(e.Err.Error(), color.FgRed))
-			return err
+			bad = append(bad, e)
 		}
-		name := e.Hash.String()
-		if e.Kind != omlx.EntryBlock {
-			name = e.Path
-		}
-		_, err := fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%d\t%d\t%s\n", name, e.Kind, e.Model, e.Format, e.Tokens, e.Size, e.ModTime.Format(time.DateTime))
-		return err
+		return printEntry(tw, e)
 	})
 	if err != nil {
+		return failed(err)
+	}
+	if asJSON {
+		if err := std.json(sum); err != nil {
+			return err
+		}
+	} else if err := sum.print(std, tw, bad); err != nil {
 		return err
 	}
-	if err := tw.Flush(); err != nil {
-		return err
-	}
-	if !asJSON {
-		std.printf("%d blocks, %s, %d unusable\n", blocks, bytesText(uint64(size)), bad)
-	}
-	if bad > 0 {
-		return &statusError{code: exitFailed}
+	if sum.Bad > 0 {
+		return failed(nil)
 	}
 	return nil
 }
 
+// add counts an entry.
+func (s *listSummary) add(e omlx.Entry) {
+	switch {
+	case e.Err != nil:
+		s.Bad++
+	case e.Kind == omlx.EntryBlock:
+		s.Blocks++
+		s.Bytes += e.Size
+	case e.Kind == omlx.EntryPart || e.Kind == omlx.EntryTemp:
+		s.Temp++
+		s.TempBytes += e.Size
+	default:
+		s.Other++
+	}
+}
+
+// print ends the table and says what it came to.
+func (s *listSummary) print(std streams, tw *tabwriter.Writer, bad []omlx.Entry) error {
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	for _, e := range bad {
+		std.printf("%s: %s: %v\n", std.paint("unusable", color.FgRed), e.Path, e.Err)
+	}
+	std.printf("%s, %s, %d unusable", count(s.Blocks, "block"), bytesText(uint64(s.Bytes)), s.Bad)
+	if s.Temp > 0 {
+		std.printf("; %s, %s", count(s.Temp, "temporary file"), bytesText(uint64(s.TempBytes)))
+	}
+	if s.Other > 0 {
+		std.printf("; %d other", s.Other)
+	}
+	std.printf("\n")
+	return nil
+}
+
+// printEntry writes an entry's row. What is no block, or none that can be read,
+// has a path and no facts.
+func printEntry(tw *tabwriter.Writer, e omlx.Entry) error {
+	name, model, format, tokens := e.Path, "-", "-", "-"
+	if e.Kind == omlx.EntryBlock && e.Err == nil {
+		name, model, format, tokens = e.Hash.String(), e.Model, e.Format, fmt.Sprint(e.Tokens)
+	}
+	_, err := fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%d\t%s\n", name, e.Kind, model, format, tokens, e.Size, e.ModTime.Format(time.DateTime))
+	return err
+}
+
 func entryOf(e omlx.Entry) entryJSON {
-	out := entryJSON{Path: e.Path, Kind: string(e.Kind), Size: e.Size, ModTime: e.ModTime}
+	out := entryJSON{Event: "entry", Path: e.Path, Kind: string(e.Kind), Size: e.Size, ModTime: e.ModTime}
 	if e.Err != nil {
 		out.Error = e.Err.Error()
 		return out

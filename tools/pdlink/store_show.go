@@ -1,7 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -43,11 +47,20 @@ type tensorJSON struct {
 func newStoreShow(std streams) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use:   "show FILE",
+		Use:   "show {FILE | DIR HASH}",
 		Short: "show one block",
-		Args:  cobra.ExactArgs(1),
+		Long: `show prints what one block says about itself: its file, or a store and the hash
+of the block in it. The first digits of the hash are enough where no other block
+of the store begins with them.
+
+` + statusText,
+		Args: wants(1, "FILE or DIR", "HASH"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			b, err := omlx.ReadBlock(args[0])
+			path, err := blockFile(args)
+			if err != nil {
+				return err
+			}
+			b, err := omlx.ReadBlock(path)
 			if err != nil {
 				return failed(err)
 			}
@@ -59,6 +72,52 @@ func newStoreShow(std streams) *cobra.Command {
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
+}
+
+// blockFile is the file of the block that a command line names. An error is the
+// user's to mend.
+func blockFile(args []string) (string, error) {
+	path := args[0]
+	if len(args) == 2 {
+		if err := checkStore(path); err != nil {
+			return "", err
+		}
+		return findBlock(path, args[1])
+	}
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("block: %w", err)
+	case info.IsDir():
+		return "", fmt.Errorf("%s is a directory: name a block's file, or say which block of it: `pdlink store show %s HASH`", path, path)
+	}
+	return path, nil
+}
+
+// findBlock finds the only block of a store whose hash begins with digits.
+func findBlock(dir, digits string) (string, error) {
+	digits = strings.TrimSuffix(strings.ToLower(digits), blockSuffix)
+	if digits == "" || strings.Trim(digits, storeFolders) != "" {
+		return "", fmt.Errorf("hash %q: want hex digits", digits)
+	}
+	folder := filepath.Join(dir, digits[:1])
+	entries, err := os.ReadDir(folder)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("block store: %w", err)
+	}
+	var found []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), digits) && strings.HasSuffix(e.Name(), blockSuffix) {
+			found = append(found, e.Name())
+		}
+	}
+	switch len(found) {
+	case 0:
+		return "", fmt.Errorf("no block of %s begins with %s: `pdlink store ls` lists them", dir, digits)
+	case 1:
+		return filepath.Join(folder, found[0]), nil
+	}
+	return "", fmt.Errorf("%d blocks of %s begin with %s: give more digits", len(found), dir, digits)
 }
 
 func describe(b *omlx.Block) blockJSON {
@@ -104,7 +163,7 @@ func printBlock(std streams, b *omlx.Block) error {
 		fmt.Fprintf(tw, "  layer %d\t%s\t%s\n", i, l.Type, note)
 	}
 	for _, t := range b.Tensors {
-		fmt.Fprintf(tw, "  %s\t%s\t%v\t%d bytes\n", t.Name, t.DType, t.Shape, t.Size())
+		fmt.Fprintf(tw, "  %s\t%s\t[%s]\t%d bytes\n", t.Name, t.DType, listText(t.Shape), t.Size())
 	}
 	keys := make([]string, 0, len(b.Meta))
 	for k := range b.Meta {

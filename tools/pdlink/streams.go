@@ -1,10 +1,14 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
+	"strconv"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/fatih/color"
@@ -13,15 +17,51 @@ import (
 )
 
 // streams is where a command talks to. Results go to out, everything else to
-// err.
-type streams struct{ out, err io.Writer }
+// err. Both may be used concurrently.
+type streams struct{ out, err *sink }
 
-// complain reports the error that ends a command.
-func (s streams) complain(err error) {
-	fmt.Fprintf(s.err, "pdlink: %v\n", err)
+func newStreams(out, err io.Writer) streams { return streams{out: &sink{w: out}, err: &sink{w: err}} }
+
+// sink is a writer for several goroutines that remembers its first failure and
+// tries nothing more after it.
+type sink struct {
+	mu  sync.Mutex // guards the rest
+	w   io.Writer
+	err error
 }
 
-// printf writes to out. A reader that went away ends the process by SIGPIPE.
+// Write implements io.Writer. After a failure it fails in the same way.
+func (s *sink) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return 0, s.err
+	}
+	n, err := s.w.Write(p)
+	s.err = err
+	return n, err
+}
+
+// failure is why something could not be written; nil if everything was.
+func (s *sink) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// terminal reports whether the sink is a terminal that can do more than print.
+func (s *sink) terminal() bool {
+	f, ok := s.w.(*os.File)
+	return ok && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
+}
+
+// complain reports the error that ends a command.
+func (s streams) complain(err error) { s.notef("pdlink: %v\n", err) }
+
+// warnf reports something that does not end it.
+func (s streams) warnf(format string, args ...any) { s.notef("pdlink: warning: "+format+"\n", args...) }
+
+// printf writes to out. What cannot be written ends in the exit status.
 func (s streams) printf(format string, args ...any) {
 	fmt.Fprintf(s.out, format, args...)
 }
@@ -36,15 +76,24 @@ func (s streams) json(v any) error {
 	return json.NewEncoder(s.out).Encode(v)
 }
 
-// terminal reports whether w is one.
-func terminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
+// whenStopped writes text to err when the command is interrupted. The function
+// that it returns ends that, and waits for a text that is being written.
+func (s streams) whenStopped(ctx context.Context, text string) (release func()) {
+	written := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(written)
+		s.notef("%s\n", text)
+	})
+	return func() {
+		if !stop() {
+			<-written
+		}
+	}
 }
 
 // paint colours text where out is a terminal and colours are not turned off.
 func (s streams) paint(text string, attr color.Attribute) string {
-	if !terminal(s.out) || os.Getenv("NO_COLOR") != "" {
+	if !s.out.terminal() || os.Getenv("NO_COLOR") != "" {
 		return text
 	}
 	c := color.New(attr)
@@ -52,7 +101,7 @@ func (s streams) paint(text string, attr color.Attribute) string {
 	return c.Sprint(text)
 }
 
-// verdict colours a verdict's text by its first word.
+// verdict colours a verdict's text.
 func (s streams) verdict(text string, good bool) string {
 	if good {
 		return s.paint(text, color.FgGreen)
@@ -61,9 +110,10 @@ func (s streams) verdict(text string, good bool) string {
 }
 
 // progress returns a function that shows how far a long job is, on a terminal,
-// and one that clears the line. Elsewhere both do nothing.
+// and one that clears the line and makes it ready for the next job. Elsewhere
+// both do nothing. They may be called concurrently.
 func (s streams) progress(what string) (step func(done, total int64), end func()) {
-	if !terminal(s.err) {
+	if !s.err.terminal() {
 		return func(int64, int64) {}, func() {}
 	}
 	bar := progressbar.NewOptions64(1,
@@ -74,7 +124,10 @@ func (s streams) progress(what string) (step func(done, total int64), end func()
 		bar.ChangeMax64(total)
 		bar.Set64(done) //nolint:errcheck // a bar that cannot be drawn is not worth a word
 	}
-	return step, func() { bar.Clear() } //nolint:errcheck // the same
+	return step, func() {
+		bar.Clear() //nolint:errcheck // the same
+		bar.Reset() // for the next job
+	}
 }
 
 // bytesText is a byte count for people.
@@ -89,4 +142,24 @@ func bytesText(n uint64) string {
 		i++
 	}
 	return fmt.Sprintf("%.1f %cB", v, " kMGT"[i])
+}
+
+// count is "1 block", "2 blocks".
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return strconv.Itoa(n) + " " + what + "s"
+}
+
+// listText is "a, b, c", or "none".
+func listText[T any](list []T) string {
+	if len(list) == 0 {
+		return "none"
+	}
+	words := make([]string, len(list))
+	for i, v := range list {
+		words[i] = fmt.Sprint(v)
+	}
+	return strings.Join(words, ", ")
 }

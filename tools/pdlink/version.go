@@ -11,8 +11,12 @@ import (
 	"pdlink/transport/wire"
 )
 
-// version is set by the linker; "" means that the module's own facts count.
+// version is set by the linker (see the Makefile); "" means that the module's
+// own facts count.
 var version string
+
+// unknown is what a build says that was not made of a repository.
+const unknown = "unknown"
 
 // buildFacts is what `pdlink version` prints.
 type buildFacts struct {
@@ -32,7 +36,7 @@ func facts() buildFacts {
 		Protocol: fmt.Sprintf("%d.%d", wire.Major, wire.Minor), Sums: transport.Sums(), Links: linkSchemes(),
 	}
 	if info, ok := debug.ReadBuildInfo(); ok {
-		if f.Version == "" {
+		if f.Version == "" && info.Main.Version != "(devel)" {
 			f.Version = info.Main.Version
 		}
 		for _, s := range info.Settings {
@@ -44,6 +48,9 @@ func facts() buildFacts {
 			}
 		}
 	}
+	if f.Version == "" {
+		f.Version = unknown
+	}
 	return f
 }
 
@@ -52,18 +59,21 @@ func newVersion(std streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "version",
 		Short: "print what this build is",
-		Args:  cobra.NoArgs,
+		Args:  wants(0),
 		RunE: func(*cobra.Command, []string) error {
 			f := facts()
 			if asJSON {
 				return std.json(f)
 			}
-			modified := ""
-			if f.Modified {
-				modified = " (modified)"
+			revision := f.Revision
+			if revision == "" {
+				revision = unknown
 			}
-			std.printf("pdlink %s\n  revision  %s%s\n  go        %s %s\n  protocol  %s\n  links     %v\n  checksums %v\n",
-				f.Version, f.Revision, modified, f.Go, f.Platform, f.Protocol, f.Links, f.Sums)
+			if f.Modified {
+				revision += " (modified)"
+			}
+			std.printf("pdlink %s\n  revision  %s\n  go        %s %s\n  protocol  %s\n  links     %s\n  checksums %s\n",
+				f.Version, revision, f.Go, f.Platform, f.Protocol, listText(f.Links), listText(f.Sums))
 			return nil
 		},
 	}

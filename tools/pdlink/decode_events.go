@@ -1,0 +1,109 @@
+package main
+
+import (
+	"fmt"
+
+	"pdlink/bridge"
+	"pdlink/transport"
+)
+
+// listening is the event that decode prints first.
+type listening struct {
+	Event  string `json:"event"`
+	Listen string `json:"listen"`
+	Store  string `json:"store"`  // absolute; empty with --discard
+	New    bool   `json:"new"`    // the store was made
+	Blocks int    `json:"blocks"` // that it held
+}
+
+// verdictFields are a verdict's, under the same names in every output.
+type verdictFields bridge.Verdict
+
+// transferEvent is the event of a transfer that ended.
+type transferEvent struct {
+	Event   string `json:"event"`
+	Verdict string `json:"verdict"` // state and reason in one text
+	verdictFields
+}
+
+func transferEventOf(v bridge.Verdict) transferEvent {
+	return transferEvent{"transfer", v.String(), verdictFields(v)}
+}
+
+// declinedEvent is the event of a transfer that was refused.
+type declinedEvent struct {
+	Event    string       `json:"event"`
+	Verdict  string       `json:"verdict"`
+	Transfer string       `json:"transfer"`
+	State    bridge.State `json:"state"`
+	Reason   string       `json:"reason"`
+}
+
+func declinedEventOf(id transport.ID, reason string) declinedEvent {
+	v := bridge.Verdict{Transfer: id.String(), State: bridge.Declined, Reason: reason}
+	return declinedEvent{"declined", v.String(), v.Transfer, v.State, v.Reason}
+}
+
+// ended is the event that decode prints last.
+type ended struct {
+	Event   string `json:"event"`
+	PeakRSS uint64 `json:"peak_rss_bytes"`
+	Ring    uint64 `json:"ring_bytes"`
+}
+
+// say prints an event. Where it cannot be printed the receiver goes on, and
+// that is said once.
+func (d *decoding) say(event any) {
+	d.hide()
+	if d.asJSON {
+		d.std.json(event) //nolint:errcheck // see below
+	} else {
+		d.print(event)
+	}
+	if err := d.std.out.failure(); err != nil && !d.lost {
+		d.lost = true
+		d.std.warnf("events are lost from here on, receiving goes on: %v", err)
+	}
+}
+
+func (d *decoding) print(event any) {
+	std := d.std
+	switch e := event.(type) {
+	case listening:
+		where := ", keeping nothing"
+		if e.Store != "" {
+			where = fmt.Sprintf(" into %s (%s)", e.Store, state{created: e.New, blocks: e.Blocks}.what())
+		}
+		std.printf("listening on %s%s\n", e.Listen, where)
+	case transferEvent:
+		rate, over := "", ""
+		if e.Seconds > 0 {
+			rate = fmt.Sprintf(", %.2f GB/s", float64(e.Bytes)/e.Seconds/1e9)
+		}
+		if len(e.Links) > 0 {
+			over = ", over " + linkText(e.Links)
+		}
+		std.printf("transfer %s: %s, %d of %d blocks visible (%d before), %s in %.3f s%s%s\n",
+			e.Transfer, std.verdict(e.Verdict, e.State == bridge.Complete), e.Blocks, e.Total, e.Present,
+			bytesText(e.Bytes), e.Seconds, rate, over)
+	case declinedEvent:
+		std.printf("transfer %s: %s\n", e.Transfer, std.verdict(e.Verdict, false))
+	case ended:
+		std.printf("ended: peak RSS %s, of which the ring %s\n", bytesText(e.PeakRSS), bytesText(e.Ring))
+	}
+}
+
+// linkText names the links that carried a transfer.
+func linkText(links []bridge.LinkUse) string {
+	text := ""
+	for _, l := range links {
+		if text != "" {
+			text += " + "
+		}
+		text += l.Link
+		if !l.Sealed {
+			text += " (in clear)"
+		}
+	}
+	return text
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"encoding/json"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pdlink/bridge"
+)
+
+// listeningEvent is a receiver's first event.
+func listeningEvent(t *testing.T, r *receiver) listening {
+	t.Helper()
+	var e listening
+	if err := json.Unmarshal(r.out.events("listening")[0], &e); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func TestDecodeSaysWhereBlocksGo(t *testing.T) {
+	none := &expectation{}
+	fresh := filepath.Join(t.TempDir(), "a", "store")
+	r := startReceiver(t, fresh, "--create")
+	if e := listeningEvent(t, r); e.Store != fresh || !e.New || e.Blocks != 0 {
+		t.Errorf("a new store: %+v", e)
+	}
+	r.stop(t, none, fresh)
+	replayJSON(t, exitOK, filepath.Join(casesDir, "kv-qwen3"), "--store", fresh)
+	r = startReceiver(t, fresh)
+	if e := listeningEvent(t, r); e.Store != fresh || e.New || e.Blocks != 5 {
+		t.Errorf("a store with blocks: %+v", e)
+	}
+	r.signal()
+	if status := r.wait(); status != exitOK || r.err.String() != hurry+"\n" {
+		t.Errorf("status %d: %v", status, r)
+	}
+}
+
+// TestAPortThatIsTakenLeavesNoStore: and it is no fault of the command line.
+func TestAPortThatIsTakenLeavesNoStore(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	store := filepath.Join(t.TempDir(), "store")
+	status, _, errOut := cli(t, "decode", "--listen", "tcp://"+l.Addr().String(), "--store", store, "--create")
+	if status != exitFailed || !strings.Contains(errOut, "in use") {
+		t.Errorf("status %d: %s", status, errOut)
+	}
+	if _, err := os.Stat(store); err == nil {
+		t.Error("the store was made all the same")
+	}
+}
+
+// TestSuspiciousStoresAreTold: what is possible and hardly meant.
+func TestSuspiciousStoresAreTold(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	if err := os.WriteFile("letter.txt", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for store, want := range map[string]string{dir: "none of a store's folders", "~": "write $HOME instead"} {
+		_, _, errOut := cli(t, "replay", "bundled:kv-qwen3", "--store", store)
+		if !strings.Contains(errOut, "warning: ") || !strings.Contains(errOut, want) {
+			t.Errorf("%s: %s", store, errOut)
+		}
+	}
+}
+
+// TestStoppingTellsTheSenders: a receiver that is interrupted still says how far
+// it got.
+func TestStoppingTellsTheSenders(t *testing.T) {
+	want := expect(t, "kv-qwen3", "5")
+	store := t.TempDir()
+	r := startReceiver(t, store, "--part-wait", patience.String())
+	p := start(t, "replay", filepath.Join(casesDir, want.name), "--to", "tcp://"+r.addr, "--format", want.format,
+		"--part", "1/2", "--timeout", patience.String(), "--json")
+	// It has sent its part when the receiver has as much on the disk.
+	if !eventually(processLimit, func() bool { return want.check(t, store).parts == len(want.hashes) }) {
+		t.Fatalf("nothing arrives: %v", p)
+	}
+	r.stop(t, want, store)
+	var res replayResult
+	status := p.wait()
+	if err := json.Unmarshal([]byte(p.out.String()), &res); err != nil {
+		t.Fatalf("status %d: %v: %v", status, err, p)
+	}
+	if status != exitFailed || res.State != bridge.Partial || !strings.Contains(res.Reason, "stopped") {
+		t.Errorf("status %d: %v", status, p)
+	}
+	if !strings.Contains(p.err.String(), "at the same time") {
+		t.Errorf("no word about parts: %v", p)
+	}
+	if v := r.verdicts(t); len(v) != 1 || v[0].State != bridge.Partial || v[0].Verdict != res.Verdict || v[0].Transfer != res.Transfer {
+		t.Errorf("the receiver says %+v, the sender %+v", v, res)
+	}
+}
+
+// TestRefusedOffersAreEvents: and the end of --once.
+func TestRefusedOffersAreEvents(t *testing.T) {
+	store, kv := t.TempDir(), filepath.Join(casesDir, "kv-qwen3")
+	replayJSON(t, exitOK, kv, "--store", store)
+	r := startReceiver(t, store, "--once")
+	res := replayJSON(t, exitFailed, kv, "--to", "tcp://"+r.addr, "--format", "5")
+	status := r.wait()
+	events := r.out.events("declined")
+	if status != exitFailed || len(events) != 1 || len(r.out.events("ended")) != 1 {
+		t.Fatalf("status %d: %v", status, r)
+	}
+	var e declinedEvent
+	if err := json.Unmarshal(events[0], &e); err != nil {
+		t.Fatal(err)
+	}
+	if e.State != bridge.Declined || e.State != res.State || e.Reason != res.Reason || e.Transfer != res.Transfer || e.Verdict != res.Verdict {
+		t.Errorf("the receiver says %+v, the sender %+v", e, res)
+	}
+}
+
+// TestADuplicateDoesNotEndTheTransferThatRuns: with --once.
+func TestADuplicateDoesNotEndTheTransferThatRuns(t *testing.T) {
+	store, kv := t.TempDir(), filepath.Join(casesDir, "kv-qwen3")
+	r := startReceiver(t, store, "--once", "--part-wait", patience.String())
+	part := func(i string) *process {
+		return start(t, "replay", kv, "--to", "tcp://"+r.addr, "--part", i+"/2", "--timeout", patience.String(), "--json")
+	}
+	first := part("1")
+	arrived := func() bool {
+		files, err := filepath.Glob(filepath.Join(store, "?", ".*.part"))
+		return err == nil && len(files) == 5
+	}
+	if !eventually(processLimit, arrived) || !eventually(processLimit, func() bool {
+		again := part("1")
+		again.wait()
+		return len(r.out.events("declined")) > 0
+	}) {
+		t.Fatalf("a part that is sent already was not refused: %v", r)
+	}
+	second := part("2")
+	if s1, s2, s3 := first.wait(), second.wait(), r.wait(); s1 != exitOK || s2 != exitOK || s3 != exitOK {
+		t.Errorf("status %d, %d, %d: %v %v %v", s1, s2, s3, first, second, r)
+	}
+}

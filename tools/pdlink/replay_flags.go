@@ -1,0 +1,149 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pdlink/bridge/replay"
+	"pdlink/transport"
+)
+
+// replayFlags are the flags of `pdlink replay`.
+type replayFlags struct {
+	store, to, link  string
+	discard, noSync  bool
+	format           string
+	poolState, chunk int
+	numerics         string
+	senders, workers int
+	part, id         string
+	synthetic        string
+	tokens           int
+	seed             uint64
+	timeout          time.Duration
+	keep, asJSON     bool
+
+	// What check made of them.
+	url   linkURL
+	share replay.Share
+}
+
+func (f *replayFlags) register(c *cobra.Command) {
+	fl := c.Flags()
+	fl.StringVar(&f.store, "store", "", "receive here, into the block store at `DIR`, which is made if there is none")
+	fl.BoolVar(&f.discard, "discard", false, "receive here and keep nothing: for measuring")
+	fl.StringVar(&f.to, "to", "", "send to the receiver at `URL` (tcp://host:port)")
+	fl.StringVar(&f.link, "link", "mem://", "link to use with --store and --discard, `URL`: mem:// or tcp://127.0.0.1:0")
+	fl.BoolVar(&f.noSync, "no-sync", false, "with --store: do not wait for the disk")
+	fl.StringVar(&f.format, "format", "", "block format 3, 4 or 5 (default: the case's)")
+	fl.IntVar(&f.poolState, "pool-state", 0, "elements of a pool's state, 3 or 5 (default: the case's in its own format, else what the format's writers use)")
+	fl.IntVar(&f.chunk, "chunk", 0, "tokens taken at a time; 0 is "+strconv.Itoa(replay.DefaultChunk)+", -1 the whole prompt")
+	fl.StringVar(&f.numerics, "numerics", "", "rounding profile: mlx-cpu, mlx-metal or ideal (default: the case's)")
+	fl.IntVar(&f.senders, "senders", 1, "senders that share the layers, each with a connection of its own")
+	fl.IntVar(&f.workers, "workers", 0, "goroutines of the kernels; 0 is one for each core")
+	fl.StringVar(&f.part, "part", "", "with --to: send only share `I/N` of the layers; other processes send the rest at the same time")
+	fl.StringVar(&f.id, "id", "", "transfer id, 32 hex digits (default: made from the plan, so that all parts agree)")
+	fl.StringVar(&f.synthetic, "synthetic", "", "instead of a case: made-up values in the shapes of `MODEL` ("+listText(replay.SyntheticModels())+")")
+	fl.IntVar(&f.tokens, "tokens", 0, "with --synthetic: length of the prompt")
+	fl.Uint64Var(&f.seed, "seed", 0, "with --synthetic: other seeds give other blocks")
+	fl.DurationVar(&f.timeout, "timeout", 0, "give up after this time; 0 is never")
+	fl.BoolVar(&f.keep, "keep", false, "keep every frame until its blocks are durable, as a live source must")
+	fl.BoolVar(&f.asJSON, "json", false, "print the result as JSON")
+	must(c.MarkFlagDirname("store"))
+	for flag, values := range map[string][]string{
+		"format": {"3", "4", "5"}, "pool-state": {"3", "5"}, "numerics": {"mlx-cpu", "mlx-metal", "ideal"},
+		"synthetic": replay.SyntheticModels(), "link": {"mem://", "tcp://127.0.0.1:0"},
+	} {
+		must(c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
+	}
+}
+
+// check looks at the command line as far as it can be judged without the input.
+func (f *replayFlags) check(g given) error {
+	err := errors.Join(
+		g.oneOf([]string{"store", "to", "discard"}, []string{"--store DIR", "--to URL", "--discard"}),
+		g.filled(map[string]string{
+			"store": f.store, "to": f.to, "link": f.link, "format": f.format, "numerics": f.numerics,
+			"part": f.part, "id": f.id, "synthetic": f.synthetic,
+		}))
+	if err == nil {
+		err = f.checkUnused(g)
+	}
+	if err == nil {
+		err = f.settle()
+	}
+	return err
+}
+
+// checkUnused refuses combinations in which a flag would have no effect.
+func (f *replayFlags) checkUnused(g given) error {
+	var errs []error
+	if f.to != "" {
+		errs = append(errs, g.unused("is for --store and --discard: with --to the URL names the link", "link"))
+	} else {
+		errs = append(errs, g.unused("is for --to: with --store and --discard, --senders shares the layers", "part"))
+	}
+	if f.store == "" {
+		errs = append(errs, g.unused("is for --store", "no-sync"))
+	}
+	if f.synthetic == "" {
+		errs = append(errs, g.unused("is for --synthetic: a case has its own prompt", "tokens", "seed"))
+	} else {
+		errs = append(errs, g.unused("is for cases: --synthetic makes its values up", "numerics", "pool-state", "workers"))
+	}
+	if f.part != "" {
+		errs = append(errs, g.unused("is for one process, --part for several: give one of them", "senders"))
+	}
+	return errors.Join(errs...)
+}
+
+// settle checks values and fills what is made of them.
+func (f *replayFlags) settle() (err error) {
+	switch {
+	case f.senders < 1 || f.senders > transport.MaxParts:
+		return fmt.Errorf("--senders %d: want 1 to %d", f.senders, transport.MaxParts)
+	case f.workers < 0:
+		return fmt.Errorf("--workers %d: want 1 or more, or 0 for one for each core", f.workers)
+	case f.chunk < replay.OneShot:
+		return fmt.Errorf("--chunk %d: want 1 or more tokens, 0 for %d, or -1 for the whole prompt", f.chunk, replay.DefaultChunk)
+	case f.timeout < 0:
+		return fmt.Errorf("--timeout %v: want a time that is not over yet", f.timeout)
+	}
+	if f.id != "" {
+		if _, err := transport.ParseID(f.id); err != nil {
+			return fmt.Errorf("--id: %w", err)
+		}
+	}
+	if err := f.parseShare(); err != nil {
+		return err
+	}
+	if f.to == "" {
+		f.url, err = parseLink(f.link)
+		return err
+	}
+	if f.url, err = parseLink(f.to); err != nil {
+		return err
+	}
+	return f.url.target("to")
+}
+
+// parseShare reads --part.
+func (f *replayFlags) parseShare() error {
+	f.share = replay.Share{Parts: 1}
+	if f.part == "" {
+		return nil
+	}
+	a, b, ok := strings.Cut(f.part, "/")
+	i, err1 := strconv.Atoi(a)
+	n, err2 := strconv.Atoi(b)
+	if !ok || err1 != nil || err2 != nil || i < 1 || i > n || n > transport.MaxParts {
+		return fmt.Errorf("--part %q: want I/N, for example 1/2, with N up to %d", f.part, transport.MaxParts)
+	}
+	f.share = replay.Share{Part: i - 1, Parts: n}
+	return nil
+}
