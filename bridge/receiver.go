@@ -110,21 +110,29 @@ func (r *Receiver) take(ctx context.Context, gone <-chan struct{}, facts transpo
 		}
 	}
 	if err != nil {
-		refused := &transport.RefusedError{Reason: err.Error()}
-		errors.As(err, &refused)
-		if r.o.OnDecline != nil {
-			r.o.OnDecline(req, refused.Reason)
-		}
-		offer.Refuse(refused.Code, refused.Reason) //nolint:errcheck // it fails when nobody is left to tell
+		r.decline(offer, err)
 		return
 	}
 	in, err := offer.Admit(a.answer)
 	if err != nil {
-		offer.Refuse(transport.RefuseOther, err.Error()) //nolint:errcheck // it took effect unless Admit had
+		r.decline(offer, err)
 		a.leave(m, false)
 		return
 	}
 	a.serve(ctx, gone, m, in)
+}
+
+// decline refuses an offer, unless Admit has done so, and tells of it.
+func (r *Receiver) decline(offer transport.Offer, err error) {
+	if errors.Is(err, ErrClosed) {
+		err = errors.New("the receiver is stopping")
+	}
+	refused := &transport.RefusedError{Reason: err.Error()}
+	errors.As(err, &refused)
+	if r.o.OnDecline != nil {
+		r.o.OnDecline(offer.Request(), refused.Reason)
+	}
+	offer.Refuse(refused.Code, refused.Reason) //nolint:errcheck // it fails when nobody is left to tell
 }
 
 // join finds or opens the transfer that a request belongs to and makes the

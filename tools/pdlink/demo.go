@@ -122,7 +122,7 @@ func demoTable(std streams, results []replayResult, sum demoSummary) error {
 	tw := tabwriter.NewWriter(std.out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "case\tlink\tblocks\tbytes\tseconds\tidentical\t")
 	for _, r := range results {
-		fmt.Fprintf(tw, "%s\t%s\t%d\t%d\t%.3f\t%d of %d\t\n", r.Case, r.Link, r.Blocks, r.Bytes, r.Seconds, r.Identical, r.Total)
+		printTo(tw, "%s\t%s\t%d\t%d\t%.3f\t%d of %d\t\n", r.Case, r.Link, r.Blocks, r.Bytes, r.Seconds, r.Identical, r.Total)
 	}
 	if err := tw.Flush(); err != nil {
 		return err

@@ -25,7 +25,7 @@ const statusText = `Exit status: 0 all that was expected is there; 1 it is not; 
 or the input cannot be used, and nothing was done; 130 interrupted.`
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	os.Exit(run(ctx, os.Args[1:], newStreams(os.Stdout, os.Stderr)))
 }

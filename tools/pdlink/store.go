@@ -88,7 +88,8 @@ func storeList(ctx context.Context, std streams, dir string, asJSON bool) error 
 		if e.Err != nil {
 			bad = append(bad, e)
 		}
-		return printEntry(tw, e)
+		printEntry(tw, e)
+		return nil
 	})
 	if err != nil {
 		return failed(err)
@@ -143,13 +144,12 @@ func (s *listSummary) print(std streams, tw *tabwriter.Writer, bad []omlx.Entry)
 
 // printEntry writes an entry's row. What is no block, or none that can be read,
 // has a path and no facts.
-func printEntry(tw *tabwriter.Writer, e omlx.Entry) error {
+func printEntry(tw *tabwriter.Writer, e omlx.Entry) {
 	name, model, format, tokens := e.Path, "-", "-", "-"
 	if e.Kind == omlx.EntryBlock && e.Err == nil {
 		name, model, format, tokens = e.Hash.String(), e.Model, e.Format, fmt.Sprint(e.Tokens)
 	}
-	_, err := fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%d\t%s\n", name, e.Kind, model, format, tokens, e.Size, e.ModTime.Format(time.DateTime))
-	return err
+	printTo(tw, "%s\t%s\t%s\t%s\t%s\t%d\t%s\n", name, e.Kind, model, format, tokens, e.Size, e.ModTime.Format(time.DateTime))
 }
 
 func entryOf(e omlx.Entry) entryJSON {

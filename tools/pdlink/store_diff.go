@@ -206,10 +206,10 @@ func (d *differ) say(x diffJSON) error {
 		x.Event = "block"
 		return d.std.json(x)
 	}
-	line := x.Hash + "  " + d.std.verdict(x.Result, good)
+	detail := ""
 	if x.Detail != "" {
-		line += "  " + x.Detail
+		detail = "  " + x.Detail
 	}
-	d.std.printf("%s\n", line)
+	d.std.printf("%s  %s%s\n", x.Hash, d.std.verdict(x.Result, good), detail)
 	return nil
 }

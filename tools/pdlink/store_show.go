@@ -160,10 +160,10 @@ func printBlock(std streams, b *omlx.Block) error {
 		if l.Placeholder {
 			note = "placeholder"
 		}
-		fmt.Fprintf(tw, "  layer %d\t%s\t%s\n", i, l.Type, note)
+		printTo(tw, "  layer %d\t%s\t%s\n", i, l.Type, note)
 	}
 	for _, t := range b.Tensors {
-		fmt.Fprintf(tw, "  %s\t%s\t[%s]\t%d bytes\n", t.Name, t.DType, listText(t.Shape), t.Size())
+		printTo(tw, "  %s\t%s\t[%s]\t%d bytes\n", t.Name, t.DType, listText(t.Shape), t.Size())
 	}
 	keys := make([]string, 0, len(b.Meta))
 	for k := range b.Meta {
@@ -171,7 +171,7 @@ func printBlock(std streams, b *omlx.Block) error {
 	}
 	slices.Sort(keys)
 	for _, k := range keys {
-		fmt.Fprintf(tw, "  %s\t%s\n", k, b.Meta[k])
+		printTo(tw, "  %s\t%s\n", k, b.Meta[k])
 	}
 	return tw.Flush()
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/fatih/color"
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
+
+	"pdlink/transport/wire"
 )
 
 // streams is where a command talks to. Results go to out, everything else to
@@ -55,20 +57,48 @@ func (s *sink) terminal() bool {
 	return ok && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
 }
 
-// complain reports the error that ends a command.
-func (s streams) complain(err error) { s.notef("pdlink: %v\n", err) }
+// complain reports the error that ends a command. Its lines stay lines.
+func (s streams) complain(err error) {
+	for i, line := range strings.Split(err.Error(), "\n") {
+		if i == 0 {
+			line = "pdlink: " + line
+		}
+		s.notef("%s\n", strings.Replace(line, "\t", "  ", 1))
+	}
+}
 
 // warnf reports something that does not end it.
 func (s streams) warnf(format string, args ...any) { s.notef("pdlink: warning: "+format+"\n", args...) }
 
-// printf writes to out. What cannot be written ends in the exit status.
+// printf writes to out. What cannot be written ends in the exit status. Texts
+// among args are made fit for a terminal: they may come from a file or a peer.
 func (s streams) printf(format string, args ...any) {
-	fmt.Fprintf(s.out, format, args...)
+	printTo(s.out, format, args...)
 }
 
 // notef writes to err.
 func (s streams) notef(format string, args ...any) {
-	fmt.Fprintf(s.err, format, args...)
+	printTo(s.err, format, args...)
+}
+
+// painted is text that is fit for a terminal as it is.
+type painted string
+
+// printTo is printf for a writer in front of out, a table for example.
+func printTo(w io.Writer, format string, args ...any) {
+	for i, a := range args {
+		switch a := a.(type) {
+		case string:
+			args[i] = wire.Printable(a, len(a))
+		case painted:
+			args[i] = string(a)
+		case error:
+			args[i] = wire.Printable(a.Error(), len(a.Error()))
+		case fmt.Stringer:
+			args[i] = wire.Printable(a.String(), len(a.String()))
+		}
+	}
+	fmt.Fprintf(w, format, args...)
 }
 
 // json writes v as one line.
@@ -92,17 +122,18 @@ func (s streams) whenStopped(ctx context.Context, text string) (release func()) 
 }
 
 // paint colours text where out is a terminal and colours are not turned off.
-func (s streams) paint(text string, attr color.Attribute) string {
+func (s streams) paint(text string, attr color.Attribute) painted {
+	text = wire.Printable(text, len(text))
 	if !s.out.terminal() || os.Getenv("NO_COLOR") != "" {
-		return text
+		return painted(text)
 	}
 	c := color.New(attr)
 	c.EnableColor()
-	return c.Sprint(text)
+	return painted(c.Sprint(text))
 }
 
 // verdict colours a verdict's text.
-func (s streams) verdict(text string, good bool) string {
+func (s streams) verdict(text string, good bool) painted {
 	if good {
 		return s.paint(text, color.FgGreen)
 	}
