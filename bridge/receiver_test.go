@@ -96,6 +96,7 @@ func TestLostSenderComesBack(t *testing.T) {
 		size: 6000, list: []piece{{0, 0, 6000}, {1, 0, 3000}},
 		after: func(i int) error {
 			if i == 1 {
+				b.await(1, 3000)
 				return errors.Join(cut, first.Close())
 			}
 			return nil
@@ -235,14 +236,7 @@ func TestCloseEndsTransfers(t *testing.T) {
 		if i < 1 {
 			return nil
 		}
-		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
-			b.target.mu.Lock()
-			there := b.target.written[1].Bytes() == 10
-			b.target.mu.Unlock()
-			if there {
-				break
-			}
-		}
+		b.await(1, 10)
 		return b.receiver.Close()
 	}}
 	v, err := b.open(b.dial(), 0, 1).Run(t.Context(), src)
@@ -436,8 +430,10 @@ func TestDeclinesAreTold(t *testing.T) {
 
 func TestAnotherShapeIsNotAnswered(t *testing.T) {
 	b := newBench(t, 2, 1000, nil)
-	for _, shape := range []bridge.Shape{{3, 1000}, {2, 999}, {}} {
-		if _, err := bridge.OpenSender(t.Context(), b.dial(), request(0, 1), shape); !errors.Is(err, bridge.ErrAnswer) {
+	for i, shape := range []bridge.Shape{{3, 1000}, {2, 999}, {}} {
+		req := request(0, 1)
+		req.ID = transport.ID{byte(10 + i)}
+		if _, err := bridge.OpenSender(t.Context(), b.dial(), req, shape); !errors.Is(err, bridge.ErrAnswer) {
 			t.Errorf("%+v: %v", shape, err)
 		}
 	}

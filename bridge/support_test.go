@@ -227,6 +227,20 @@ func (b *bench) verdict() bridge.Verdict {
 	}
 }
 
+// await returns when n bytes of a block have reached the target.
+func (b *bench) await(block, n int) {
+	b.t.Helper()
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		b.target.mu.Lock()
+		there := b.target.written[block].Bytes() >= uint64(n)
+		b.target.mu.Unlock()
+		if there {
+			return
+		}
+	}
+	b.t.Errorf("%d bytes of block %d never arrived", n, block)
+}
+
 // check demands that exactly the blocks below n were published, in order, and
 // hold what was sent.
 func (b *bench) check(n int) {
