@@ -243,22 +243,10 @@ func (c *conn) Open(ctx context.Context, r transport.Request) (transport.Outgoin
 		o.end(err)
 		return nil, err
 	}
-	select {
-	case <-o.opened:
-		return o, nil
-	case <-o.done:
-	case <-ctx.Done():
-	}
-	select {
-	case <-o.opened: // and more came at once: the caller hears of it from o
-		return o, nil
-	default:
-	}
-	if err := o.why(); err != nil {
+	if err := o.await(ctx); err != nil {
 		return nil, err
 	}
-	o.Cancel("the opener did not wait for an answer")
-	return nil, fmt.Errorf("open: wait for the peer's answer: %w", ctx.Err())
+	return o, nil
 }
 
 // register makes an outgoing transfer with a handle of its own.

@@ -146,25 +146,6 @@ func TestNoAgreement(t *testing.T) {
 	})
 }
 
-// TestAtOnce returns a transfer that the peer admitted and ended in one breath:
-// the result is there for Finish.
-func TestAtOnce(t *testing.T) {
-	for range 50 {
-		b := start(t, nil)
-		n, opened := b.opening(transport.Request{})
-		b.say(&wire.Admit{Handle: n, Window: 1})
-		b.say(&wire.Result{Handle: n, Meta: []byte("have it")})
-		out, err := wait(t, opened)
-		must(t, err)
-		o, err := out.Finish(t.Context())
-		must(t, err)
-		if string(o.Result) != "have it" {
-			t.Errorf("result %q", o.Result)
-		}
-		must(t, b.c.Close())
-	}
-}
-
 // TestRingClosed leases nothing of a ring that its owner closed.
 func TestRingClosed(t *testing.T) {
 	b := start(t, nil)

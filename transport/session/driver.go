@@ -23,9 +23,10 @@ type Driver interface {
 
 	// ReadFrame receives the next frame of a lane: the complete header into
 	// header (HeaderRoom bytes), then place returns the memory for the
-	// payload and the driver fills it; place is called at most once. The
-	// header's length and the payload's were checked against wire's rules and
-	// the agreed limit before place is called. It returns the encoded header's
+	// payload and the driver fills it; place is called at most once. Before
+	// that the driver has had the header's fixed part judged by
+	// wire.FrameLength with the agreed limit, and nobody does it again: header
+	// is as long as it said. It returns the encoded header's
 	// length. io.EOF means that the peer ended the lane in order.
 	ReadFrame(lane int, header []byte, place Placer) (int, error)
 

@@ -21,15 +21,14 @@ func (o *outgoing) Flush(ctx context.Context) error {
 // again by itself it sends, and asks again.
 func (o *outgoing) flush(ctx context.Context) (frames uint64, err error) {
 	for {
-		frames, err = o.ask(ctx)
-		switch {
-		case err != nil:
+		if frames, err = o.ask(ctx); err != nil {
 			return frames, err
-		case !o.repeated(frames):
-			return frames, o.listMissing()
 		}
 		if err := o.repeating(ctx); err != nil {
 			return frames, err
+		}
+		if !o.repeated(frames) {
+			return frames, o.listMissing()
 		}
 	}
 }

@@ -91,6 +91,26 @@ func (o *outgoing) offer(r transport.Request) error {
 	return nil
 }
 
+// await waits until the peer has admitted the transfer. What came right after that
+// the caller hears from the transfer.
+func (o *outgoing) await(ctx context.Context) error {
+	select {
+	case <-o.opened:
+	case <-o.done:
+	case <-ctx.Done():
+	}
+	select {
+	case <-o.opened:
+		return nil
+	default:
+	}
+	if err := o.why(); err != nil {
+		return err
+	}
+	o.Cancel("the opener did not wait for an answer")
+	return fmt.Errorf("open: wait for the peer's answer: %w", ctx.Err())
+}
+
 // Answer implements transport.Outgoing.
 func (o *outgoing) Answer() []byte { return o.answer }
 

@@ -113,10 +113,10 @@ func TestRepeatMissing(t *testing.T) {
 	out, n := b.outgoing(transport.Request{})
 	b.grants(n, 100)
 	must(t, put(t.Context(), out, 1, 2))
-	must(t, put(t.Context(), out, 3))
-	must(t, put(t.Context(), out, 4))
 	b.wrote(0, false, 1, 2)
+	must(t, put(t.Context(), out, 3))
 	b.wrote(1, false, 3)
+	must(t, put(t.Context(), out, 4))
 	b.wrote(2, false, 4)
 	b.ack(n, 4, 1)
 	b.kept(2)
@@ -154,6 +154,46 @@ func TestRepeatMissing(t *testing.T) {
 	b.say(&wire.Result{Handle: n})
 	_, err = wait(t, finishing)
 	must(t, err)
+}
+
+// TestRepeatNotYet leaves alone what was sent after the flush: it is on its way.
+func TestRepeatNotYet(t *testing.T) {
+	b := start(t, nil)
+	out, n := b.outgoing(transport.Request{})
+	must(t, put(t.Context(), out, 1))
+	b.wrote(0, false, 1)
+	flushing := asyncErr(func() error { return out.Flush(t.Context()) })
+	m := hear[*wire.Flush](b.script)
+	must(t, put(t.Context(), out, 2))
+	b.wrote(1, false, 2)
+	b.say(&wire.Flushed{Handle: n, Token: m.Token, Missing: bad(2)})
+	_, err := wait(t, flushing)
+	must(t, err)
+	b.silent()
+	if len(b.written) > 0 {
+		t.Error("a frame was sent again that had not had the time to arrive")
+	}
+	out.Cancel("done")
+}
+
+// TestRepeatCutList asks again after a list that was cut, and forgets that it was.
+func TestRepeatCutList(t *testing.T) {
+	b := start(t, nil)
+	out, n := b.outgoing(transport.Request{})
+	must(t, put(t.Context(), out, 1))
+	b.wrote(0, false, 1)
+	must(t, put(t.Context(), out, 2))
+	b.wrote(1, false, 2)
+	flushing := asyncErr(func() error { return out.Flush(t.Context()) })
+	m := hear[*wire.Flush](b.script)
+	b.say(&wire.Flushed{Handle: n, Token: m.Token, Missing: bad(1), More: true})
+	b.wrote(2, true, 1)
+	b.answer(n, bad(2)...)
+	b.wrote(3, true, 2)
+	b.answer(n)
+	_, err := wait(t, flushing)
+	must(t, err)
+	out.Cancel("done")
 }
 
 // TestRepeatWaitsForGrant sends again within what is granted, before anything
