@@ -32,7 +32,7 @@ var (
 	ErrFull = errors.New("bridge: too many open blocks")
 
 	// ErrIncomplete is returned by Sender.Run when pieces still did not arrive
-	// after MaxPasses passes, or no slot is left to send them again.
+	// after MaxPasses passes.
 	ErrIncomplete = errors.New("bridge: pieces did not arrive")
 
 	// errFailed ends a member's loop when the transfer cannot go on.

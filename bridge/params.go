@@ -47,11 +47,6 @@ const (
 	// data syncs overlap in the device.
 	sealers = 4
 
-	// leaseWait is how long a sender that keeps its frames waits for a slot
-	// before it asks whether anything was damaged: rarely enough that the sync
-	// which the question costs the receiver does not count.
-	leaseWait = time.Second
-
 	// MaxPasses is how often a sender sends what the receiver asks for again:
 	// a link that corrupts three times in a row will not do better.
 	MaxPasses = 3

@@ -14,7 +14,6 @@ type Sender struct {
 	out     transport.Outgoing
 	answer  Answer
 	present []bool
-	keeps   bool // slots are free only when their blocks are durable
 	lease   *transport.Lease
 
 	// again, when set, is what the receiver asked for: nothing else is sent.
@@ -57,7 +56,7 @@ func OpenSender(ctx context.Context, conn transport.Conn, req transport.Request,
 	if err != nil {
 		return nil, fmt.Errorf("open transfer: %w", err)
 	}
-	s := &Sender{out: out, keeps: !req.Replayable}
+	s := &Sender{out: out}
 	if s.answer, err = parseAnswer(out.Answer()); err == nil && (Shape{s.answer.Blocks, s.answer.BlockBytes} != shape) {
 		err = fmt.Errorf("%w: the receiver expects %d blocks of %d bytes, the plan has %d of %d",
 			ErrAnswer, s.answer.Blocks, s.answer.BlockBytes, shape.Blocks, shape.BlockBytes)
@@ -114,7 +113,7 @@ func (s *Sender) Put(ctx context.Context, block int, off int64, p []byte) error 
 func (s *Sender) put(ctx context.Context, block uint32, off uint64, p []byte) error {
 	for len(p) > 0 {
 		if s.lease == nil {
-			l, err := s.slot(ctx)
+			l, err := s.out.Lease(ctx)
 			if err != nil {
 				return fmt.Errorf("lease slot for block %d: %w", block, err)
 			}
@@ -130,28 +129,6 @@ func (s *Sender) put(ctx context.Context, block uint32, off uint64, p []byte) er
 		off, p = off+uint64(n), p[n:]
 	}
 	return nil
-}
-
-// slot waits for a lease. A sender that keeps its frames may wait for a block
-// that never becomes durable, because a piece of it was damaged on the way: then
-// no slot will ever be free, to send that piece again either, and it gives up.
-func (s *Sender) slot(ctx context.Context) (*transport.Lease, error) {
-	if !s.keeps {
-		return s.out.Lease(ctx)
-	}
-	for {
-		wait, cancel := context.WithTimeout(ctx, leaseWait)
-		l, err := s.out.Lease(wait)
-		cancel()
-		if err == nil || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
-			return l, err
-		}
-		if err := s.out.Flush(ctx); errors.Is(err, transport.ErrMissing) {
-			return nil, fmt.Errorf("%w: every slot is kept for blocks that lack them: %w", ErrIncomplete, err)
-		} else if err != nil {
-			return nil, err
-		}
-	}
 }
 
 // Push sends the frame that is being filled, if any.

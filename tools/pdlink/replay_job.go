@@ -149,7 +149,7 @@ func (f *replayFlags) checkKeep(j *job) error {
 	}
 	blocks := j.shape.Blocks
 	if chunk > 0 { // a chunk that starts inside a block touches one more
-		blocks = min(blocks, (chunk+j.plan.Spec.BlockTokens-1)/j.plan.Spec.BlockTokens+1)
+		blocks = min(blocks, chunk/j.plan.Spec.BlockTokens+2)
 	}
 	const payload = transport.DefaultSlot - transport.HeaderRoom
 	if err := bridge.CheckRing(transport.DefaultSlots*payload, int64(blocks)*j.shape.BlockBytes); err != nil {
@@ -158,13 +158,28 @@ func (f *replayFlags) checkKeep(j *job) error {
 	if chunk < 0 {
 		return nil
 	}
-	// Every chunk ends with a frame of its own, full or not, and a block's last
-	// chunk may begin inside it.
-	perBlock := j.plan.Spec.BlockTokens/chunk + 2
-	if perBlock > transport.DefaultSlots {
+	if frames := j.framesPerBlock(chunk); frames > transport.DefaultSlots {
+		for j.framesPerBlock(chunk) > transport.DefaultSlots && chunk < j.plan.Spec.BlockTokens {
+			chunk++
+		}
 		return fmt.Errorf("--keep: %w: a block of %d tokens takes %d frames, the ring has %d: make chunks of at least %d tokens",
-			bridge.ErrRing, j.plan.Spec.BlockTokens, perBlock, transport.DefaultSlots,
-			j.plan.Spec.BlockTokens/(transport.DefaultSlots-2)+1)
+			bridge.ErrRing, j.plan.Spec.BlockTokens, frames, transport.DefaultSlots, chunk)
 	}
 	return nil
+}
+
+// framesPerBlock is how many frames a block takes at the most when chunk tokens
+// are taken at a time. A frame is full of bytes or of pieces, every chunk ends
+// with one of its own, full or not, and a block's chunks may begin before it and
+// end behind it.
+func (j *job) framesPerBlock(chunk int) int {
+	spec := j.plan.Spec
+	const arrays = 7 // of a layer, at the most; plain KV has keys and values
+	pieces := arrays * spec.Layers
+	if spec.Kind == omlx.KindKV {
+		pieces = 2 * spec.Layers * spec.KVHeads // a head's part of the block each
+	}
+	const payload = transport.DefaultSlot - transport.HeaderRoom
+	chunks := spec.BlockTokens/chunk + 2
+	return chunks*((pieces+transport.MaxPieces-1)/transport.MaxPieces) + int(j.shape.BlockBytes/payload)
 }
