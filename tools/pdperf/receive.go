@@ -76,11 +76,13 @@ func (e *receivingEnd) take(ctx context.Context, conn transport.Conn, offer tran
 	default:
 		return refuse(transport.RefuseBusy, "another run is being measured")
 	}
+	f := conn.Facts()
+	before := reading{cpu: readCPU(), sockets: readSockets(f.Local, f.Remote)} // frames come as soon as it is admitted
 	in, err := offer.Admit(nil)
 	if err != nil {
 		return report{}, fmt.Errorf("admit: %w", err)
 	}
-	t := &taking{o: e.o, conn: conn, in: in, want: want, open: map[uint32]*transport.Coverage{}, seen: map[*byte]struct{}{}}
+	t := &taking{o: e.o, conn: conn, in: in, want: want, before: before, open: map[uint32]*transport.Coverage{}, seen: map[*byte]struct{}{}}
 	r, err := t.run(ctx)
 	if err != nil {
 		in.Cancel(err.Error())
@@ -107,6 +109,12 @@ func parseAsk(meta []byte) (ask, error) {
 	return a, nil
 }
 
+// reading is what the process and its sockets had used at one moment.
+type reading struct {
+	cpu     *cpuUse
+	sockets []socketFacts
+}
+
 // taking is a transfer that is being received. The link has verified what it
 // delivers; here the blocks are put together, counted and acknowledged. Not
 // safe for concurrent use.
@@ -115,6 +123,8 @@ type taking struct {
 	conn transport.Conn
 	in   transport.Incoming
 	want ask
+
+	before reading
 
 	open map[uint32]*transport.Coverage // blocks that are not whole
 	done transport.Coverage             // indices of those that are
@@ -127,7 +137,6 @@ type taking struct {
 func (t *taking) run(ctx context.Context) (report, error) {
 	defer t.release(0)
 	f := t.conn.Facts()
-	before, sockets := readCPU(), readSockets(f.Local, f.Remote)
 	for {
 		d, err := t.in.Recv(ctx)
 		if errors.Is(err, io.EOF) {
@@ -156,7 +165,7 @@ func (t *taking) run(ctx context.Context) (report, error) {
 	t.r.End = endResult{
 		Platform: platform(), Cores: runtime.NumCPU(), Buffers: len(t.seen), Owned: t.o.slots, Buffer: int64(t.o.frame),
 		Window: t.o.window - t.o.hold,
-		CPU:    after.since(before, t.r.Bytes), Sockets: socketsSince(readSockets(f.Local, f.Remote), sockets),
+		CPU:    after.since(t.before.cpu, t.r.Bytes), Sockets: socketsSince(readSockets(f.Local, f.Remote), t.before.sockets),
 	}
 	if n := len(t.open); n > 0 {
 		return t.r, fmt.Errorf("the sender finished and %d blocks are not whole", n)
