@@ -27,7 +27,7 @@ func checkLayout(f *findings, b *Block, l *Layout) {
 
 // checkFinite reads all floating-point tensors; one finding per bad tensor.
 func checkFinite(f *findings, b *Block) {
-	file, err := safetensors.Open(b.Path)
+	file, err := openBlock(b.Path)
 	if err != nil {
 		f.fail("values", "%v", err)
 		return

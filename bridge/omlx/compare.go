@@ -45,11 +45,11 @@ func (d Diff) String() string {
 // created_at and the padding, data byte for byte. Both files are read whole in
 // steps of 1 MiB. It fails if one cannot be read as a safetensors file.
 func Compare(pathA, pathB string) (Diff, error) {
-	a, err := safetensors.Open(pathA)
+	a, err := openBlock(pathA)
 	if err != nil {
 		return Diff{}, fmt.Errorf("compare: %w", err)
 	}
-	b, err := safetensors.Open(pathB)
+	b, err := openBlock(pathB)
 	if err != nil {
 		return Diff{}, errors.Join(fmt.Errorf("compare: %w", err), a.Close())
 	}
@@ -58,21 +58,34 @@ func Compare(pathA, pathB string) (Diff, error) {
 	return d, errors.Join(err, a.Close(), b.Close())
 }
 
-// timeless returns a header's text without the time of writing and the padding.
-// Quotes inside JSON texts are escaped, so the key cannot occur in a value.
+// timeless returns a header's text without the time of writing and the padding. It
+// goes from string to string of the JSON, so that a key which only ends like the one
+// that is looked for stays.
 func timeless(f *safetensors.File) []byte {
 	text := bytes.TrimRight(f.HeaderBytes(), " ")
-	key := []byte(`"` + keyCreated + `":"`)
-	i := bytes.Index(text, key)
-	if i < 0 {
-		return text
+	for at := 0; ; {
+		i := bytes.IndexByte(text[at:], '"')
+		if i < 0 {
+			return text
+		}
+		key := at + i
+		at = stringEnd(text, key)
+		if string(text[key:at]) != `"`+keyCreated+`"` || !bytes.HasPrefix(text[at:], []byte(`:"`)) {
+			continue
+		}
+		value := at + 1
+		return append(bytes.Clone(text[:value]), text[stringEnd(text, value):]...)
 	}
-	i += len(key)
-	end := bytes.IndexByte(text[i:], '"')
-	if end < 0 {
-		return text
+}
+
+// stringEnd returns where the JSON string that begins at a quote ends.
+func stringEnd(text []byte, at int) int {
+	for at++; at < len(text) && text[at] != '"'; at++ {
+		if text[at] == '\\' {
+			at++
+		}
 	}
-	return append(bytes.Clone(text[:i]), text[i+end:]...)
+	return min(at+1, len(text))
 }
 
 // compareHeaders names what differs; if all parts agree and the text does not,

@@ -53,6 +53,31 @@ func (c *coverage) claim(begin, end int64) error {
 	return nil
 }
 
+// unclaim gives back a range that the caller has claimed.
+func (c *coverage) unclaim(begin, end int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := sort.Search(len(c.spans), func(i int) bool { return c.spans[i].end > begin })
+	s := c.spans[i]
+	var rest [2]wireSpan
+	left := rest[:0]
+	if s.begin < begin {
+		left = append(left, wireSpan{s.begin, begin})
+	}
+	if end < s.end {
+		left = append(left, wireSpan{end, s.end})
+	}
+	c.spans = slices.Replace(c.spans, i, i+1, left...)
+	c.bytes -= end - begin
+}
+
+// count returns how many bytes are claimed.
+func (c *coverage) count() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.bytes
+}
+
 // missing returns the first range below size that nobody claimed, and how many
 // bytes are missing in all; an empty range and 0 if there are none.
 func (c *coverage) missing(size int64) (first wireSpan, bytes int64) {

@@ -42,6 +42,25 @@ func TestCoverage(t *testing.T) {
 	}
 }
 
+// TestUnclaim: a range that is given back can be claimed again, and nothing else
+// changes.
+func TestUnclaim(t *testing.T) {
+	for _, give := range []wireSpan{{10, 40}, {10, 12}, {38, 40}, {20, 21}, {50, 60}} {
+		c := coverage{spans: []wireSpan{{0, 5}, {10, 40}, {50, 60}}, bytes: 45}
+		before := slices.Clone(c.spans)
+		c.unclaim(give.begin, give.end)
+		if c.count() != 45-(give.end-give.begin) {
+			t.Errorf("%v: %d bytes", give, c.count())
+		}
+		if give.begin > 10 && give.end < 40 && !slices.Equal(c.spans, []wireSpan{{0, 5}, {10, give.begin}, {give.end, 40}, {50, 60}}) {
+			t.Errorf("%v: %v", give, c.spans)
+		}
+		if err := c.claim(give.begin, give.end); err != nil || !slices.Equal(c.spans, before) || c.count() != 45 {
+			t.Errorf("%v: claimed again: %v, %v", give, c.spans, err)
+		}
+	}
+}
+
 // TestCoverageLimit: the record of a block does not grow with what a peer invents.
 func TestCoverageLimit(t *testing.T) {
 	var c coverage

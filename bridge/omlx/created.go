@@ -1,14 +1,24 @@
 package omlx
 
 import (
+	"math"
 	"strconv"
 	"strings"
 	"time"
 )
 
 // CreatedAt returns t as the decoder writes it into created_at: the text of a
-// Python float of seconds since 1970.
+// Python float of seconds since 1970. A clock that is far off must not keep blocks
+// from being written, and nobody reads the value: a time before 1970 is 0.0, and one
+// after 2262, which nanoseconds do not reach, the last that they do.
 func CreatedAt(t time.Time) string {
+	first, last := time.Unix(0, 0), time.Unix(0, math.MaxInt64)
+	switch {
+	case t.Before(first):
+		t = first
+	case t.After(last):
+		t = last
+	}
 	s := strconv.FormatFloat(float64(t.UnixNano())/1e9, 'f', -1, 64)
 	if !strings.Contains(s, ".") {
 		s += ".0"

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 )
 
@@ -14,7 +15,8 @@ import (
 type disk interface {
 	// create makes a new temporary file and locks it against other stores. It
 	// returns errHeld if a live writer has a file of that name, or anything has it
-	// that is not this account's to remove; a dead writer's file is replaced.
+	// that is not this account's to remove; a dead writer's file is replaced. It
+	// leaves nothing behind when it fails.
 	create(path string) (part, error)
 	// publish gives the file its final name in one step. It fails with
 	// fs.ErrExist, and changes nothing, if that name is taken. It never fails once
@@ -44,14 +46,28 @@ type part interface {
 // nobody but its owner may judge.
 var errHeld = errors.New("temporary file is in use")
 
-// osDisk is the real file system.
-type osDisk struct{}
+// errNoLock reports a file system on which nobody can tell a live writer's file
+// from a dead one's.
+var errNoLock = errors.New("this file system cannot lock files: put the block store on one that can, a local one for example")
 
-func (osDisk) create(path string) (part, error) {
+// osDisk is the real file system. The zero value is ready.
+type osDisk struct {
+	lock func(*os.File) error // instead of lockFile; nil: lockFile
+}
+
+// lockNow locks a file or says why not, see lockFile.
+func (d osDisk) lockNow(f *os.File) error {
+	if d.lock != nil {
+		return d.lock(f)
+	}
+	return lockFile(f)
+}
+
+func (d osDisk) create(path string) (part, error) {
 	for range 3 { // each round ends for good unless another store interferes
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|openNew, fileMode)
 		if errors.Is(err, fs.ErrExist) {
-			if err := removeStale(path); err != nil {
+			if err := d.removeStale(path); err != nil {
 				return nil, err
 			}
 			continue
@@ -61,8 +77,11 @@ func (osDisk) create(path string) (part, error) {
 		}
 		// Between creation and lock another store may have taken the file for a
 		// dead writer's and removed it; then this file has no name any more.
-		if err = lockFile(f); err == nil && sameFile(f, path) {
+		if err = d.lockNow(f); err == nil && sameFile(f, path) {
 			return osPart{f}, nil
+		}
+		if err != nil && !errors.Is(err, errHeld) && sameFile(f, path) {
+			err = errors.Join(err, os.Remove(path)) // a file without a lock is in everybody's way
 		}
 		if cerr := f.Close(); cerr != nil || (err != nil && !errors.Is(err, errHeld)) {
 			return nil, errors.Join(err, cerr)
@@ -72,10 +91,14 @@ func (osDisk) create(path string) (part, error) {
 }
 
 // removeStale removes a temporary file whose writer is gone. It returns errHeld
-// if the writer lives, and for what this account may not examine or remove and
-// what is no file: whoever put it there decides about it.
-func removeStale(path string) error {
+// if the writer lives, and for what this account may not examine, lock or remove,
+// what is no file and what lies behind a linked directory: whoever put it there
+// decides about it.
+func (d osDisk) removeStale(path string) error {
 	if !canLock {
+		return errHeld
+	}
+	if dir, err := os.Lstat(filepath.Dir(path)); err != nil || !dir.IsDir() {
 		return errHeld
 	}
 	f, err := openStale(path)
@@ -83,13 +106,13 @@ func removeStale(path string) error {
 		return nil
 	}
 	if err == nil {
-		err = lockFile(f)
+		err = d.lockNow(f)
 		if err == nil && sameFile(f, path) {
 			err = os.Remove(path)
 		}
 		err = errors.Join(err, f.Close())
 	}
-	if errors.Is(err, fs.ErrPermission) {
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, errNoLock) {
 		return errHeld
 	}
 	return err

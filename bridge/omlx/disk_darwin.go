@@ -7,11 +7,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// allocate reserves the space, so that a full disk shows itself before the bytes
-// arrive. File systems that cannot (network ones) only get the size.
+// allocate reserves the space behind the file's end, so that a full disk shows
+// itself before the bytes arrive; holes in front of it are filled when they are
+// written. File systems that cannot (network ones) only get the size.
 func allocate(f *os.File, size int64) error {
-	want := unix.Fstore_t{Flags: unix.F_ALLOCATEALL, Posmode: unix.F_PEOFPOSMODE, Length: size}
-	err := unix.FcntlFstore(f.Fd(), unix.F_PREALLOCATE, &want)
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if st.Size() >= size {
+		return f.Truncate(size)
+	}
+	want := unix.Fstore_t{Flags: unix.F_ALLOCATEALL, Posmode: unix.F_PEOFPOSMODE, Length: size - st.Size()}
+	err = unix.FcntlFstore(f.Fd(), unix.F_PREALLOCATE, &want)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return os.NewSyscallError("fcntl F_PREALLOCATE", err)
 	}

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// allocate reserves the space, so that a full disk shows itself before the bytes
+// allocate reserves the space, of holes too, so that a full disk shows itself before the bytes
 // arrive. File systems that cannot (some network ones) only get the size.
 func allocate(f *os.File, size int64) error {
 	for {

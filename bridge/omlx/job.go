@@ -1,11 +1,10 @@
 package omlx
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strconv"
+	"io/fs"
 	"sync"
 	"sync/atomic"
 )
@@ -19,6 +18,8 @@ type Job struct {
 	layout  *Layout
 	created string
 	closed  atomic.Bool
+	room    sync.Mutex   // guards the lowering of limit; comes before a block's mu
+	limit   atomic.Int64 // this block and those behind it were given up
 	blocks  []block
 }
 
@@ -42,8 +43,11 @@ type block struct {
 	conflict   error
 	file       part
 	temp       string
-	header     []byte
-	dirPending bool // published, but the directory is not durable yet
+	head       int64             // bytes of the header and its length field; 0 without a file
+	headSum    [sha256.Size]byte // of these
+	reserved   bool              // the file has its size, its header and its constants
+	advance    int64             // what of it counts against the store's maxAdvance
+	dirPending bool              // visible, but the directory is not durable yet
 
 	taken coverage // wire bytes that a Write took
 	dirty dirtyRange
@@ -114,6 +118,10 @@ func (j *Job) block(k int) (*block, error) {
 // what is there stays, equal or not; of two overlapping ranges that are written at
 // the same time exactly one is taken.
 //
+// When there is no space, the job gives up its last open block and tries again, so
+// that the blocks in front get what there is. With ErrNoSpace this block was given
+// up: it takes no more bytes, nor do those behind it.
+//
 // Errors: ErrCall also for a range outside the plan, a block that is sealed,
 // published or present, and ErrFull: they change nothing. ErrConflict, ErrNoSpace,
 // os.ErrClosed after Close, or the file system's: a block with bytes that could not
@@ -126,37 +134,53 @@ func (j *Job) Write(k int, off int64, p []byte) error {
 	if off < 0 || int64(len(p)) > j.layout.size || off > j.layout.size-int64(len(p)) {
 		return fmt.Errorf("%w: %d bytes at %d are outside block %d of %d", ErrCall, len(p), off, k, j.layout.size)
 	}
-	b.mu.RLock()
-	if b.state == stateFresh {
-		b.mu.RUnlock()
-		if err := j.start(k, b); err != nil {
+	for {
+		limit := j.limit.Load()
+		again, err := j.write(k, b, off, p)
+		if !again || !j.makeRoom(k, limit, true) {
 			return err
 		}
-		b.mu.RLock()
 	}
+}
+
+// write is one attempt to Write. With again there was no space for it, and nothing
+// was taken.
+func (j *Job) write(k int, b *block, off int64, p []byte) (again bool, err error) {
+	if again, err := j.prepare(k, b, int64(len(p))); err != nil {
+		return again, err
+	}
+	b.mu.RLock()
 	defer b.mu.RUnlock()
 	if err := b.writable(k); err != nil {
-		return err
+		return false, err
 	}
 	if b.file == nil && !j.store.discard {
-		return fmt.Errorf("write block %d: %w", k, os.ErrClosed)
+		return false, j.gone(k)
 	}
 	if len(p) == 0 {
-		return nil
+		return false, nil
 	}
 	// The claim comes first: Seal waits for the write, and fails if the write did.
-	if err := b.taken.claim(off, off+int64(len(p))); err != nil {
-		return fmt.Errorf("write block %d: %w", k, err)
+	end := off + int64(len(p))
+	if err := b.taken.claim(off, end); err != nil {
+		return false, fmt.Errorf("write block %d: %w", k, err)
 	}
 	if j.store.discard {
-		return nil
+		return false, nil
 	}
-	if err := j.put(k, b, off, p); err != nil {
-		err = fmt.Errorf("write block %d: %w", k, diskError(err))
+	lo, hi, err := j.put(k, b, off, p)
+	if err = diskError(err); errors.Is(err, ErrNoSpace) {
+		b.taken.unclaim(off, end)
+		return true, fmt.Errorf("write block %d: %w", k, err)
+	}
+	if err == nil {
+		err = diskError(j.push(b, lo, hi))
+	}
+	if err != nil {
+		err = fmt.Errorf("write block %d: %w", k, err)
 		b.dirty.fail(err)
-		return err
 	}
-	return nil
+	return false, err
 }
 
 // writable reports why the block takes no bytes. The caller holds b.mu.
@@ -170,22 +194,28 @@ func (b *block) writable(k int) error {
 	return nil
 }
 
-// put writes p piece by piece where its bytes lie in the file.
-func (j *Job) put(k int, b *block, off int64, p []byte) error {
-	base := int64(len(b.header))
-	lo, hi := int64(-1), int64(0)
+// put writes p piece by piece where its bytes lie in the file, and returns the
+// range of the file that holds them.
+func (j *Job) put(k int, b *block, off int64, p []byte) (lo, hi int64, err error) {
+	lo = -1
 	for n := int64(len(p)); n > 0; {
 		data, run := j.layout.Locate(k, off, n)
-		if _, err := b.file.WriteAt(p[:run], base+data); err != nil {
-			return err
+		if _, err := b.file.WriteAt(p[:run], b.head+data); err != nil {
+			return 0, 0, err
 		}
 		if lo < 0 {
-			lo = base + data
+			lo = b.head + data
 		}
-		hi = base + data + run
+		hi = b.head + data + run
 		p, off, n = p[run:], off+run, n-run
 	}
-	if j.store.opt.NoSync || lo < 0 {
+	return lo, hi, nil
+}
+
+// push starts write-back once enough has gathered. Its errors are those of bytes
+// that were taken before.
+func (j *Job) push(b *block, lo, hi int64) error {
+	if j.store.opt.NoSync {
 		return nil
 	}
 	from, size := b.dirty.add(lo, hi)
@@ -226,81 +256,23 @@ func (d *dirtyRange) failure() error {
 	return d.err
 }
 
-// start makes the temporary file of a fresh block: full size, header and
-// constants in place. Placeholders are zeros, which a new file has anyway.
-func (j *Job) start(k int, b *block) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.state != stateFresh {
-		return nil
-	}
-	if j.closed.Load() {
-		return fmt.Errorf("write block %d: %w", k, os.ErrClosed)
-	}
-	if j.store.discard {
-		b.state = stateOpen
-		return nil
-	}
-	header, err := j.layout.Header(k, b.hash, j.created)
-	if err != nil {
-		return err
-	}
-	if j.store.open.Add(1) > int64(j.store.opt.MaxOpen) {
-		j.store.open.Add(-1)
-		return fmt.Errorf("open block %d: %w: the limit is %d", k, ErrFull, j.store.opt.MaxOpen)
-	}
-	b.header = header
-	if err := j.create(k, b); err != nil {
-		return errors.Join(fmt.Errorf("open block %d: %w", k, diskError(err)), j.drop(b))
-	}
-	b.state = stateOpen
-	return nil
-}
-
-// create opens a temporary file under the first name that no live writer holds
-// and fills in what is known. On error the caller drops the block.
-func (j *Job) create(k int, b *block) error {
-	name := b.hash.String()
-	dir := filepath.Join(j.store.root, name[:1])
-	var err error
-	for i := range maxPartNames {
-		temp := "." + name + partSuffix
-		if i > 0 {
-			temp = "." + name + "." + strconv.Itoa(i) + partSuffix
-		}
-		b.temp = filepath.Join(dir, temp)
-		if b.file, err = j.store.disk.create(b.temp); !errors.Is(err, errHeld) {
-			break
-		}
-	}
-	if err != nil {
-		b.file = nil
-		return err
-	}
-	if err := b.file.allocate(int64(len(b.header)) + j.layout.DataLen(k)); err != nil {
-		return err
-	}
-	if _, err := b.file.WriteAt(b.header, 0); err != nil {
-		return err
-	}
-	return j.eachRange(k, func(off int64, value []byte) error {
-		_, err := b.file.WriteAt(value, int64(len(b.header))+off)
-		return err
-	})
-}
-
 // drop closes and removes a block's temporary file and forgets it. The caller
 // holds b.mu.
 func (j *Job) drop(b *block) error {
 	var err error
 	if b.file != nil {
 		// The name goes first: once the file is closed it counts as a dead writer's.
-		err = errors.Join(j.store.disk.remove(b.temp), b.file.Close())
+		err = j.store.disk.remove(b.temp)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil // somebody cleared the store meanwhile
+		}
+		err = errors.Join(err, b.file.Close())
 	}
-	if b.header != nil {
+	if b.head > 0 {
 		j.store.open.Add(-1)
 	}
-	b.file, b.header = nil, nil
+	b.file, b.head, b.reserved = nil, 0, false
+	j.earn(b)
 	return err
 }
 

@@ -29,6 +29,9 @@ const (
 	// maxElements bounds the elements that a block file may claim for one state;
 	// the largest known state has six.
 	maxElements = 256
+	// maxHeaderBytes bounds a block file's header before it is parsed: real ones have
+	// 65 KB, and the longest that a spec within these limits can give has 2 MB.
+	maxHeaderBytes = 4 << 20
 	// maxNesting bounds composite elements inside elements; one level is in use.
 	maxNesting = 4
 )
@@ -42,9 +45,23 @@ const (
 	// copyStep is the buffer for composing cumulative pools: large enough that
 	// the system call does not count, small against the memory bound.
 	copyStep = 1 << 20
-	// maxOpenParts bounds the open temporary files of one store. A transfer has
-	// 4 to 32 blocks open at once; the usual limit of open files is 1,024.
-	maxOpenParts = 256
+	// maxOpenParts bounds the open temporary files of one store. A prompt that is
+	// prefilled in one step has all its blocks open at once: 3,907 of plain KV for
+	// 1M tokens. Where the process may open fewer files, its limit counts.
+	maxOpenParts = 4096
+	// maxAdvance bounds the space of one store that is reserved with the first byte
+	// of a block. Reserving then shows a full disk at once, lays the file out in one
+	// piece and is a tenth faster, but unbounded it would let a sender of a few bytes
+	// fill the disk. 256 MB are an engine's chunk of 8,192 tokens of DeepSeek-V4, 80
+	// MB, of three transfers.
+	maxAdvance = 256 << 20
+	// reserveAt is the part of a block's file, as its inverse, that must have come
+	// before the space for all of it is reserved beyond maxAdvance, and before the
+	// block counts no longer against that: what is reserved stays below four times
+	// what came, and a full disk still shows itself with the first layers. Rows that
+	// cumulative pools repeat do not come: the space for many of them is found when
+	// they are copied.
+	reserveAt = 4
 	// maxPartNames is how many writers of one block may have a temporary file at
 	// the same time before the next is refused.
 	maxPartNames = 16

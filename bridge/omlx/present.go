@@ -23,7 +23,7 @@ func (s *Store) examine(l *Layout, k int, h Hash) error {
 	if !st.Mode().IsRegular() {
 		return fmt.Errorf("%w: %s is not a regular file", ErrConflict, path)
 	}
-	f, err := safetensors.Open(path)
+	f, err := openBlock(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return err

@@ -101,9 +101,14 @@ func ReadBlock(path string) (*Block, error) {
 	return b, nil
 }
 
+// openBlock opens a block file; a header that no block has is not read.
+func openBlock(path string) (*safetensors.File, error) {
+	return safetensors.OpenLimited(path, maxHeaderBytes)
+}
+
 // readBlock is ReadBlock without the check of the name.
 func readBlock(path string) (*Block, error) {
-	f, err := safetensors.Open(path)
+	f, err := openBlock(path)
 	if err != nil {
 		return nil, fmt.Errorf("read block: %w", err)
 	}

@@ -14,7 +14,13 @@ import (
 
 func TestCompare(t *testing.T) {
 	c := loadCase(t, "kv-qwen3")
-	path := c.expected(1)
+	// A key that only ends like created_at is no time of writing.
+	odd := takeApart(t, c.expected(1))
+	odd.meta = slices.Insert(odd.meta, 0, safetensors.KV{Key: `x"created_at`, Value: "1.5"})
+	path := filepath.Join(t.TempDir(), "odd")
+	if err := os.WriteFile(path, odd.bytes(t), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for name, v := range map[string]struct {
 		equal  bool
 		text   string
@@ -29,6 +35,7 @@ func TestCompare(t *testing.T) {
 		"key order":    {false, "order or spelling", func(e *edit) { slices.Reverse(e.meta) }},
 		"dtype":        {false, "tensor 0 is layer_0_state_0 F16", func(e *edit) { e.tensors[0].DType = safetensors.F16 }},
 		"tensor gone":  {false, "5 tensors, not 6", func(e *edit) { e.drop("layer_2_state_1") }},
+		"like created": {false, `metadata x"created_at is "2.5", not "1.5"`, func(e *edit) { e.set(`x"created_at`, "2.5") }},
 		"created gone": {false, "metadata created_at is missing", func(e *edit) { e.unset(keyCreated) }},
 	} {
 		e := takeApart(t, path)

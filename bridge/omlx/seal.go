@@ -2,6 +2,7 @@ package omlx
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -43,12 +44,23 @@ func (j *Job) eachRange(k int, put func(off int64, value []byte) error) error {
 // It fails with ErrCall if a byte was not written, or if a cumulative layout needs
 // block k-1 and that is not sealed yet: the call can be repeated then. It fails
 // with ErrBlock if the file does not read back as written, and with ErrConflict,
-// ErrNoSpace, os.ErrClosed or the file system's error.
+// ErrNoSpace, os.ErrClosed or the file system's error. When there is no space, the
+// open blocks behind k are given up first, from the last on, as by Write.
 func (j *Job) Seal(k int) error {
 	b, err := j.block(k)
 	if err != nil {
 		return err
 	}
+	for {
+		limit := j.limit.Load()
+		if err = j.seal(k, b); !errors.Is(err, ErrNoSpace) || !j.makeRoom(k, limit, false) {
+			return err
+		}
+	}
+}
+
+// seal is one attempt to Seal.
+func (j *Job) seal(k int, b *block) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch b.state {
@@ -58,10 +70,13 @@ func (j *Job) Seal(k int) error {
 		return fmt.Errorf("seal block %d: %w", k, b.conflict)
 	}
 	if err := b.dirty.failure(); err != nil {
-		return fmt.Errorf("seal block %d: %w", k, err)
+		return fmt.Errorf("seal block %d: %w", k, diskError(err))
 	}
 	if j.closed.Load() {
 		return fmt.Errorf("seal block %d: %w", k, os.ErrClosed)
+	}
+	if int64(k) >= j.limit.Load() && b.state == stateFresh {
+		return fmt.Errorf("seal: %w", j.gone(k))
 	}
 	if gap, n := b.taken.missing(j.layout.size); n > 0 {
 		return fmt.Errorf("seal block %d: %w: %d of %d bytes are missing, the first are %d to %d", k, ErrCall, n, j.layout.size, gap.begin, gap.end)
@@ -73,11 +88,17 @@ func (j *Job) Seal(k int) error {
 	}
 	b.state = stateSealed
 	b.taken.release()
+	j.earn(b)
 	return nil
 }
 
 // finish does the work of Seal. The caller holds b.mu.
 func (j *Job) finish(k int, b *block) error {
+	if !b.reserved {
+		if err := j.reserve(k, b, nil); err != nil {
+			return err
+		}
+	}
 	if err := j.compose(k, b); err != nil {
 		return err
 	}
@@ -96,12 +117,12 @@ func (j *Job) finish(k int, b *block) error {
 
 // verify reads back everything that this package wrote by itself.
 func (j *Job) verify(k int, b *block) error {
-	size := int64(len(b.header)) + j.layout.DataLen(k)
-	got := make([]byte, len(b.header))
+	size := b.head + j.layout.DataLen(k)
+	got := make([]byte, b.head)
 	if _, err := b.file.ReadAt(got, 0); err != nil {
 		return fmt.Errorf("%w: read header back: %w", ErrBlock, err)
 	}
-	if !bytes.Equal(got, b.header) {
+	if sha256.Sum256(got) != b.headSum {
 		return fmt.Errorf("%w: header differs", ErrBlock)
 	}
 	h, err := safetensors.ParseHeader(got[8:], j.layout.DataLen(k))
@@ -121,7 +142,7 @@ func (j *Job) verify(k int, b *block) error {
 	}
 	var value [rangeBytes]byte
 	return j.eachRange(k, func(off int64, want []byte) error {
-		if _, err := b.file.ReadAt(value[:], int64(len(b.header))+off); err != nil {
+		if _, err := b.file.ReadAt(value[:], b.head+off); err != nil {
 			return fmt.Errorf("%w: read range back: %w", ErrBlock, err)
 		}
 		if !bytes.Equal(value[:], want) {
@@ -141,13 +162,13 @@ func (j *Job) compose(k int, b *block) error {
 	prev.mu.RLock() // always the lower index after the higher: no cycle
 	defer prev.mu.RUnlock()
 	if prev.state == stateSealed && prev.file != nil {
-		return j.copyRows(k, b, prev.file, int64(len(prev.header)))
+		return j.copyRows(k, b, prev.file, prev.head)
 	}
 	if prev.state != statePublished && prev.state != statePresent {
 		return fmt.Errorf("%w: cumulative pools need block %d sealed first", ErrCall, k-1)
 	}
 	path := j.store.Path(prev.hash)
-	f, err := safetensors.Open(path)
+	f, err := openBlock(path)
 	if err != nil {
 		return fmt.Errorf("open block %d: %w", k-1, err)
 	}
@@ -173,7 +194,7 @@ func (j *Job) copyRows(k int, b *block, src io.ReaderAt, base int64) error {
 			if got, err := src.ReadAt(buf[:n], base+from); int64(got) < n {
 				return fmt.Errorf("read rows of block %d: %w", k-1, err)
 			}
-			if _, err := b.file.WriteAt(buf[:n], int64(len(b.header))+to); err != nil {
+			if _, err := b.file.WriteAt(buf[:n], b.head+to); err != nil {
 				return fmt.Errorf("write earlier rows: %w", err)
 			}
 			from, to = from+n, to+n
@@ -185,7 +206,7 @@ func (j *Job) copyRows(k int, b *block, src io.ReaderAt, base int64) error {
 // Publish makes sealed block k visible under its final name, and durable. It is
 // called in chain order: block k-1 must be published or present. If another
 // writer published the same block meanwhile, its file stays and this one's is
-// dropped. Publishing a published or present block does nothing.
+// dropped. Publishing a published or present block again does nothing.
 //
 // It fails with ErrCall if the block is not sealed or the one before is not
 // visible, and with ErrConflict if the name was taken by something else. Present
@@ -199,12 +220,15 @@ func (j *Job) Publish(k int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
-	case b.state == statePublished && b.dirPending:
-		return j.settle(k, b)
 	case b.state == statePublished || b.state == statePresent:
+		if b.dirPending {
+			return j.settle(k, b)
+		}
 		return nil
 	case b.state == stateConflict:
 		return fmt.Errorf("publish block %d: %w", k, b.conflict)
+	case b.state == stateFresh && int64(k) >= j.limit.Load():
+		return fmt.Errorf("publish: %w", j.gone(k))
 	case b.state != stateSealed:
 		return fmt.Errorf("publish block %d: %w: not sealed", k, ErrCall)
 	case k > 0 && !j.Present(k-1):
@@ -231,17 +255,18 @@ func (j *Job) reveal(k int, b *block) error {
 	}
 	b.state, b.dirPending = statePublished, true
 	err = b.file.Close()
-	b.file, b.header = nil, nil
+	b.file, b.head = nil, 0
 	j.store.open.Add(-1)
 	return errors.Join(err, j.settle(k, b))
 }
 
-// yield leaves the name to the file that is there, if it is the same block.
+// yield leaves the name to the file that is there, if it is the same block. Its
+// writer may have died before the name was durable.
 func (j *Job) yield(k int, b *block) error {
 	err := j.store.examine(j.layout, k, b.hash)
 	switch {
 	case err == nil:
-		b.state = statePresent
+		b.state, b.dirPending = statePresent, true
 	case errors.Is(err, ErrConflict):
 		b.state, b.conflict = stateConflict, err
 	default:
@@ -250,7 +275,7 @@ func (j *Job) yield(k int, b *block) error {
 	if err = errors.Join(err, j.drop(b)); err != nil {
 		return fmt.Errorf("publish block %d: %w", k, err)
 	}
-	return nil
+	return j.settle(k, b)
 }
 
 // settle makes the new name durable.

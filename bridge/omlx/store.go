@@ -17,7 +17,7 @@ type StoreOptions struct {
 	// then leave a visible block with wrong bytes: for tests, and for stores on
 	// memory file systems, where it changes nothing.
 	NoSync bool
-	// MaxOpen bounds the temporary files open at once; 256 if 0 or negative.
+	// MaxOpen bounds the temporary files open at once; 4,096 if 0 or negative.
 	MaxOpen int
 }
 
@@ -34,6 +34,7 @@ type Store struct {
 	opt     StoreOptions
 	discard bool
 	open    atomic.Int64 // temporary files open now
+	advance atomic.Int64 // bytes reserved with the first byte of blocks, see maxAdvance
 }
 
 const (
@@ -48,28 +49,41 @@ var partName = regexp.MustCompile(`^\.[0-9a-f]{64}(\.[0-9]{1,2})?\.part$`)
 
 // Open opens the store in dir, makes its directories, and removes temporary
 // files that writers of this package left behind when they died. Files of live
-// writers, files that this account may not examine or remove, and everything
-// else, stay.
-func Open(dir string, opt StoreOptions) (*Store, error) {
+// writers, files that this account may not examine or remove, files in
+// subdirectories that are links, and everything else, stay. An empty dir is refused: it would be the current directory.
+func Open(dir string, opt StoreOptions) (*Store, error) { return open(dir, opt, osDisk{}) }
+
+func open(dir string, opt StoreOptions, d osDisk) (*Store, error) {
+	if dir == "" {
+		return nil, errors.New("open block store: no directory is named")
+	}
 	if opt.MaxOpen <= 0 {
 		opt.MaxOpen = maxOpenParts
 	}
-	s := &Store{root: dir, disk: osDisk{}, opt: opt}
+	s := &Store{root: dir, disk: d, opt: opt}
 	for _, digit := range "0123456789abcdef" {
 		sub := filepath.Join(dir, string(digit))
 		if err := os.MkdirAll(sub, dirMode); err != nil {
 			return nil, fmt.Errorf("open block store: %w", diskError(err))
 		}
-		if err := cleanParts(sub); err != nil {
+		if err := cleanParts(d, sub); err != nil {
 			return nil, fmt.Errorf("open block store: remove stale temporary files: %w", diskError(err))
 		}
 	}
 	if !opt.NoSync {
-		if err := syncDir(dir); err != nil {
+		if err := s.disk.syncDir(dir); err != nil {
 			return nil, fmt.Errorf("open block store: %w", diskError(err))
 		}
 	}
 	return s, nil
+}
+
+// makeDir makes a subdirectory that somebody removed.
+func (s *Store) makeDir(dir string) error {
+	if err := os.MkdirAll(dir, dirMode); err != nil || s.opt.NoSync {
+		return err
+	}
+	return s.disk.syncDir(s.root)
 }
 
 // NewDiscard returns a store that checks plans and calls like any other but keeps
@@ -85,7 +99,7 @@ func (s *Store) Path(h Hash) string {
 }
 
 // cleanParts removes the temporary files of dead writers from one subdirectory.
-func cleanParts(dir string) error {
+func cleanParts(d osDisk, dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
@@ -95,7 +109,7 @@ func cleanParts(dir string) error {
 		if !partName.MatchString(e.Name()) || !e.Type().IsRegular() {
 			continue
 		}
-		if err := removeStale(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, errHeld) {
+		if err := d.removeStale(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, errHeld) {
 			errs = append(errs, err)
 		}
 	}
@@ -103,7 +117,8 @@ func cleanParts(dir string) error {
 }
 
 // Begin checks the plan and looks at what is already there. It creates nothing:
-// a block's temporary file appears with its first byte.
+// a block's temporary file appears with its first byte. The names of blocks that
+// are present are made durable, whoever made them: at most 16 directories.
 //
 // The error is ErrPlan, or the file system's.
 func (s *Store) Begin(p Plan) (*Job, error) {
@@ -115,6 +130,7 @@ func (s *Store) Begin(p Plan) (*Job, error) {
 		p.CreatedAt = CreatedAt(time.Now())
 	}
 	j := &Job{store: s, layout: l, created: p.CreatedAt, blocks: make([]block, len(p.Hashes))}
+	j.limit.Store(int64(len(j.blocks)))
 	for k := range j.blocks {
 		b := &j.blocks[k]
 		b.hash = p.Hashes[k]
@@ -130,5 +146,34 @@ func (s *Store) Begin(p Plan) (*Job, error) {
 			return nil, fmt.Errorf("begin: block %d: %w", k, err)
 		}
 	}
+	if err := j.settlePresent(); err != nil {
+		return nil, fmt.Errorf("begin: %w", diskError(err))
+	}
 	return j, nil
+}
+
+// settlePresent makes the names of the blocks that are there durable: a writer may
+// have died between giving a name and that. Nobody else has the job yet.
+func (j *Job) settlePresent() error {
+	if j.store.opt.NoSync || j.store.discard {
+		return nil
+	}
+	var done [16]bool // by the hash's first digit, which names the directory
+	for k := range j.blocks {
+		b := &j.blocks[k]
+		digit := b.hash[0] >> 4
+		if b.state != statePresent || done[digit] {
+			continue
+		}
+		err := j.store.disk.syncDir(filepath.Dir(j.store.Path(b.hash)))
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // somebody cleared the store meanwhile
+			b.state = stateFresh
+		case err != nil:
+			return err
+		default:
+			done[digit] = true
+		}
+	}
+	return nil
 }

@@ -251,9 +251,17 @@ func TestCreatedAtText(t *testing.T) {
 	for want, at := range map[string]time.Time{
 		"1795973194.33088": time.Unix(1795973194, 330880000),
 		"1795973194.0":     time.Unix(1795973194, 0),
+		// Clocks that are far off.
+		"0.0":               time.Date(1969, 12, 31, 23, 59, 55, 0, time.UTC),
+		"9223372036.854776": time.Date(2300, 1, 1, 0, 0, 0, 0, time.UTC),
 	} {
 		if got := CreatedAt(at); got != want || !validCreatedAt(got) {
 			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	for _, at := range []time.Time{{}, time.Unix(-1<<60, 0), time.Unix(1<<60, 0)} {
+		if got := CreatedAt(at); !validCreatedAt(got) {
+			t.Errorf("%v gives %s", at, got)
 		}
 	}
 	for _, s := range []string{"", "x", "nan", "inf", "-1.0", "1.0 ", "0x1p3", strings.Repeat("1", 40), "1_0"} {
@@ -284,5 +292,17 @@ func TestWriteAllocations(t *testing.T) {
 		at += step
 	}); n != 0 {
 		t.Errorf("%v allocations a write", n)
+	}
+}
+
+// TestOpenNowhere: an unset variable must not make a store of the current
+// directory.
+func TestOpenNowhere(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if _, err := Open("", StoreOptions{}); err == nil {
+		t.Error("a store without a directory was opened")
+	}
+	if entries, err := os.ReadDir("."); err != nil || len(entries) > 0 {
+		t.Errorf("%v in the current directory, %v", entries, err)
 	}
 }

@@ -37,7 +37,7 @@ type Case struct {
 	geometry kernels.Geometry // dsv4
 }
 
-// caseFile is case.json.
+// caseFile is case.json. Decoder, boundaries and note are for people.
 type caseFile struct {
 	Kind      string          `json:"kind"`
 	Model     string          `json:"model"`
@@ -50,10 +50,14 @@ type caseFile struct {
 	HeadDim   int             `json:"head_dim"`
 	DType     string          `json:"dtype"`
 	Config    json.RawMessage `json:"config"`
-	Tokens    []uint32        `json:"tokens"`
+	Tokens    ids             `json:"tokens"`
 	Captured  *int            `json:"captured_tokens"`
 	Blocks    []omlx.Hash     `json:"blocks"`
-	Options   omlx.Options    `json:"layout_options"`
+	Options   json.RawMessage `json:"layout_options"`
+
+	Decoder    string          `json:"decoder"`
+	Boundaries []int           `json:"boundaries"`
+	Note       json.RawMessage `json:"note"`
 }
 
 // Load reads a case: case.json, and for the rest whether the files are there.
@@ -65,14 +69,21 @@ type caseFile struct {
 // capture.safetensors holds layer_{i}.k and layer_{i}.v [tokens, kv_heads,
 // head_dim] or layer_{i}.x [tokens, hidden]; weights.safetensors (dsv4) the
 // decoder's projection weights; expected/<h0>/<hash>.safetensors the decoder's
-// own blocks, if any.
+// own blocks, if any. decoder, boundaries and note (of any form) may be there too.
+//
+// case.json is read strictly: other fields, but for those of config, are refused,
+// and so are a field twice, a name that differs in case, null, a token that is no
+// plain number, and text that is not UTF-8 or has half a character escaped.
 func Load(dir string) (*Case, error) {
 	text, err := readBounded(filepath.Join(dir, "case.json"), maxCaseJSON)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrCase, err)
 	}
 	var f caseFile
-	if err := json.Unmarshal(text, &f); err != nil {
+	if err := checkText(text); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrCase, filepath.Join(dir, "case.json"), err)
+	}
+	if err := decode(text, &f); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrCase, filepath.Join(dir, "case.json"), err)
 	}
 	abs, err := filepath.Abs(dir)
@@ -93,6 +104,13 @@ func Load(dir string) (*Case, error) {
 }
 
 func readBounded(path string, limit int64) ([]byte, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() { // a pipe would be waited for
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -113,11 +131,22 @@ func (c *Case) build(f *caseFile) error {
 	if c.Captured < 0 || c.Captured > len(f.Tokens) {
 		return fmt.Errorf("captured_tokens: %d is not in 0..%d, the length of the prompt", c.Captured, len(f.Tokens))
 	}
-	c.spec = omlx.Spec{Kind: f.Kind, Model: f.Model, BlockTokens: f.BlockSize, Format: f.Format, Options: f.Options}
+	c.spec = omlx.Spec{Kind: f.Kind, Model: f.Model, BlockTokens: f.BlockSize, Format: f.Format}
+	if len(f.Options) > 0 {
+		if err := decode(f.Options, &c.spec.Options); err != nil {
+			return fmt.Errorf("layout_options: %w", err)
+		}
+	}
 	switch f.Kind {
 	case omlx.KindKV:
 		c.spec.Layers, c.spec.KVHeads, c.spec.HeadDim, c.spec.DType = f.Layers, f.KVHeads, f.HeadDim, f.DType
 	case omlx.KindDSV4:
+		if len(f.Config) == 0 {
+			return errors.New("config: it is missing")
+		}
+		if err := checkConfig(f.Config); err != nil {
+			return fmt.Errorf("config: %w", err)
+		}
 		g, err := kernels.ParseGeometry(f.Config)
 		if err != nil {
 			return fmt.Errorf("config: %w", err)
@@ -130,6 +159,10 @@ func (c *Case) build(f *caseFile) error {
 	}
 	if err := c.spec.Validate(); err != nil {
 		return err
+	}
+	if end := c.Blocks() * c.spec.BlockTokens; f.Kind == omlx.KindDSV4 && end > c.geometry.MaxPositions {
+		return fmt.Errorf("config: max_position_embeddings is %d, the %d blocks to place end at token %d: take the model's own value, or capture less",
+			c.geometry.MaxPositions, c.Blocks(), end)
 	}
 	return c.checkHashes(f.Blocks)
 }

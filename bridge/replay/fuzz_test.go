@@ -1,6 +1,7 @@
 package replay_test
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -13,14 +14,13 @@ import (
 // FuzzCase feeds case.json. Whatever it says, loading ends in a case whose plan
 // stands its own check, or in an error.
 func FuzzCase(f *testing.F) {
-	for _, name := range []string{"kv-qwen3", "dsv4-a"} {
-		b, err := os.ReadFile(filepath.Join(casesDir, name, "case.json"))
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(b)
-	}
-	f.Add([]byte(`{"kind":"kv","model":"m","format":"3","block_size":2,"layers":1,"kv_heads":1,"head_dim":1,"tokens":[1,2,3]}`))
+	// Short prompts: long seeds are minimised for minutes.
+	f.Add([]byte(small))
+	f.Add([]byte(changed(f, "dsv4-a", func(whole, _ map[string]json.RawMessage) {
+		delete(whole, "blocks")
+		whole["tokens"], whole["captured_tokens"], whole["block_size"] = json.RawMessage(`[1,2,3,4,5,6,7,8,9]`), json.RawMessage(`8`), json.RawMessage(`128`)
+	})))
+	f.Add([]byte(small[:len(small)-1] + `,"note":{"\ud83d\ude00":[null]},"layout_options":{"subtypes":"on"},"blocks":[]}`))
 	f.Add([]byte(`{"kind":"dsv4","model":"m","format":"5","block_size":128,"tokens":[1],"config":{"compress_ratios":[0,4,128]}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		dir := t.TempDir()

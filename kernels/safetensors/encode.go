@@ -18,8 +18,9 @@ const headerAlign = 8
 // Python's json module writes with compact separators: non-ASCII escaped,
 // __metadata__ last, padded with spaces to a multiple of 8.
 //
-// It fails with ErrHeader for an unknown dtype, a repeated or reserved name, or
-// text that is not UTF-8, and with ErrLayout for offsets that do not fit.
+// It fails with ErrHeader for an unknown dtype, a repeated or reserved name, text
+// that is not UTF-8 and more than ParseHeader takes, and with ErrLayout for offsets
+// that do not fit.
 func EncodeHeader(tensors []Tensor, meta []KV) ([]byte, error) {
 	check := Header{Tensors: append([]Tensor(nil), tensors...)}
 	if n := len(tensors); n > 0 {
@@ -63,9 +64,15 @@ func EncodeHeader(tensors []Tensor, meta []KV) ([]byte, error) {
 }
 
 func checkNames(tensors []Tensor, meta []KV) error {
+	if len(tensors) > maxTensors || len(meta) > maxMetadata {
+		return fmt.Errorf("%w: %d tensors and %d metadata entries, limits %d and %d", ErrHeader, len(tensors), len(meta), maxTensors, maxMetadata)
+	}
 	seen := make(map[string]struct{}, max(len(tensors), len(meta)))
 	for i := range tensors {
 		name := tensors[i].Name
+		if n := len(tensors[i].Shape); n > maxDims {
+			return fmt.Errorf("%w: tensor %q has %d dimensions, limit %d", ErrHeader, name, n, maxDims)
+		}
 		if _, dup := seen[name]; dup || name == metadataKey {
 			return fmt.Errorf("%w: tensor name %q is repeated or reserved", ErrHeader, name)
 		}

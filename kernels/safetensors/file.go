@@ -23,22 +23,36 @@ type File struct {
 }
 
 // Open opens a file and verifies its whole header against the file's size (see
-// ParseHeader). The data is not read. The caller closes the File.
+// ParseHeader). The data is not read. It never waits for what is no regular file,
+// a pipe for example: that is ErrHeader. The caller closes the File.
 //
 // Errors are those of os.Open, ErrHeader, or ErrLayout, with the path.
-func Open(path string) (*File, error) {
-	f, err := os.Open(path)
+func Open(path string) (*File, error) { return OpenLimited(path, MaxHeader) }
+
+// OpenLimited is Open for files whose header has at most maxHeader bytes; a
+// longer one is ErrHeader and not read.
+func OpenLimited(path string, maxHeader int64) (*File, error) {
+	// Devices may do something when they are opened, so the look comes first; what
+	// lies there may be another file by then, so there is a second one.
+	st, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
-	st, err := f.Stat()
+	if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("open %s: %w: not a regular file", path, ErrHeader)
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|openFlags, 0)
+	if err != nil {
+		return nil, err
+	}
+	st, err = f.Stat()
 	if err == nil && !st.Mode().IsRegular() {
 		err = fmt.Errorf("%w: not a regular file", ErrHeader)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), f.Close())
 	}
-	file, err := NewFile(f, st.Size())
+	file, err := newFile(f, st.Size(), maxHeader)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), f.Close())
 	}
@@ -48,7 +62,10 @@ func Open(path string) (*File, error) {
 
 // NewFile verifies the container of size bytes behind r. It reads the header
 // only, and never allocates more than size bytes for it. Close does not close r.
-func NewFile(r io.ReaderAt, size int64) (*File, error) {
+func NewFile(r io.ReaderAt, size int64) (*File, error) { return newFile(r, size, MaxHeader) }
+
+func newFile(r io.ReaderAt, size, maxHeader int64) (*File, error) {
+	maxHeader = min(maxHeader, MaxHeader)
 	var length [lengthSize]byte
 	if size < lengthSize {
 		return nil, fmt.Errorf("%w: file of %d bytes has no header", ErrHeader, size)
@@ -57,8 +74,8 @@ func NewFile(r io.ReaderAt, size int64) (*File, error) {
 		return nil, fmt.Errorf("read header length: %w", err)
 	}
 	n := binary.LittleEndian.Uint64(length[:])
-	if n == 0 || n > MaxHeader {
-		return nil, fmt.Errorf("%w: header length %d is not in 1..%d", ErrHeader, n, MaxHeader)
+	if n == 0 || n > uint64(max(maxHeader, 0)) {
+		return nil, fmt.Errorf("%w: header length %d is not in 1..%d", ErrHeader, n, maxHeader)
 	}
 	if n > uint64(size-lengthSize) {
 		return nil, fmt.Errorf("%w: header length %d exceeds the file's %d bytes", ErrHeader, n, size)

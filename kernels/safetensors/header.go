@@ -22,10 +22,11 @@ type Header struct {
 // data region has dataLen bytes, and verifies it: every key once, known dtypes,
 // size equal to element size times shape, and tensors that cover the data region
 // from 0 to dataLen without hole or overlap. Only space padding may follow the
-// object. The result keeps no reference to header.
+// object. More than 16 dimensions, 262,144 tensors or 65,536 metadata entries are
+// refused. The result keeps no reference to header.
 //
-// Errors are ErrHeader or ErrLayout with the reason. What is allocated is
-// proportional to len(header).
+// Errors are ErrHeader or ErrLayout with the reason. What is allocated, garbage
+// included, stays below 12 times len(header) plus 32 MB.
 func ParseHeader(header []byte, dataLen int64) (Header, error) {
 	if len(header) > MaxHeader {
 		return Header{}, fmt.Errorf("%w: %d bytes, limit %d", ErrHeader, len(header), MaxHeader)
@@ -68,18 +69,18 @@ func (h *Header) verify() error {
 		t := &h.Tensors[i]
 		switch {
 		case t.Begin < at:
-			return fmt.Errorf("%w: tensor %q overlaps at offset %d", ErrLayout, t.Name, t.Begin)
+			return fmt.Errorf("%w: tensor %.100q overlaps at offset %d", ErrLayout, t.Name, t.Begin)
 		case t.Begin > at:
-			return fmt.Errorf("%w: hole of %d bytes before tensor %q", ErrLayout, t.Begin-at, t.Name)
+			return fmt.Errorf("%w: hole of %d bytes before tensor %.100q", ErrLayout, t.Begin-at, t.Name)
 		case t.End < t.Begin:
-			return fmt.Errorf("%w: tensor %q ends at %d before it begins at %d", ErrLayout, t.Name, t.End, t.Begin)
+			return fmt.Errorf("%w: tensor %.100q ends at %d before it begins at %d", ErrLayout, t.Name, t.End, t.Begin)
 		}
 		size, err := ByteSize(t.DType, t.Shape)
 		if err != nil {
-			return fmt.Errorf("tensor %q: %w", t.Name, err)
+			return fmt.Errorf("tensor %.100q: %w", t.Name, err)
 		}
 		if size != t.End-t.Begin {
-			return fmt.Errorf("%w: tensor %q spans %d bytes, its shape %v of %s needs %d",
+			return fmt.Errorf("%w: tensor %.100q spans %d bytes, its shape %v of %s needs %d",
 				ErrLayout, t.Name, t.End-t.Begin, t.Shape, t.DType, size)
 		}
 		at = t.End

@@ -50,7 +50,7 @@ func (p *parser) expect(c byte) error {
 }
 
 // object reads an object and calls field for each key, positioned at the value.
-// Duplicate keys are refused.
+// Refusing duplicate keys is up to field.
 func (p *parser) object(field func(key string) error) error {
 	if err := p.expect('{'); err != nil {
 		return err
@@ -58,16 +58,11 @@ func (p *parser) object(field func(key string) error) error {
 	if p.accept('}') {
 		return nil
 	}
-	seen := make(map[string]struct{})
 	for {
 		key, err := p.text()
 		if err != nil {
 			return err
 		}
-		if _, dup := seen[key]; dup {
-			return p.fail("duplicate key %q", key)
-		}
-		seen[key] = struct{}{}
 		if err := p.expect(':'); err != nil {
 			return err
 		}
@@ -81,15 +76,43 @@ func (p *parser) object(field func(key string) error) error {
 	}
 }
 
+// names are the keys of one object, at most limit.
+type names struct {
+	seen  map[string]struct{}
+	limit int
+}
+
+// add refuses a key that was there before, and one too many.
+func (n *names) add(p *parser, key string) error {
+	if n.seen == nil {
+		n.seen = make(map[string]struct{})
+	}
+	if _, dup := n.seen[key]; dup {
+		return p.fail("duplicate key %.100q", key)
+	}
+	if len(n.seen) >= n.limit {
+		return p.fail("more than %d keys in one object", n.limit)
+	}
+	n.seen[key] = struct{}{}
+	return nil
+}
+
 func (p *parser) header() (Header, error) {
 	var h Header
+	top, meta := names{limit: maxTensors + 1}, names{limit: maxMetadata}
 	err := p.object(func(key string) error {
+		if err := top.add(p, key); err != nil {
+			return err
+		}
 		if key == metadataKey {
 			if p.null() {
 				return nil // written by MLX for a file without metadata
 			}
 			h.Metadata = []KV{}
 			return p.object(func(k string) error {
+				if err := meta.add(p, k); err != nil {
+					return err
+				}
 				v, err := p.text()
 				h.Metadata = append(h.Metadata, KV{Key: k, Value: v})
 				return err
@@ -114,59 +137,81 @@ func (p *parser) null() bool {
 
 func (p *parser) tensor(name string) (Tensor, error) {
 	t := Tensor{Name: name}
-	var offsets []int64
-	fields := 0
+	var offsets [maxDims]int64
+	var dtype, shape, span bool
+	once := func(seen *bool, key string) error {
+		if *seen {
+			return p.fail("duplicate key %q", key)
+		}
+		*seen = true
+		return nil
+	}
 	err := p.object(func(key string) (err error) {
-		fields++
 		switch key {
 		case "dtype":
-			var s string
-			s, err = p.text()
-			t.DType = DType(s)
-			if err == nil && t.DType.Size() == 0 {
-				err = p.fail("tensor %q has unknown dtype %q", name, s)
+			if err = once(&dtype, key); err == nil {
+				t.DType, err = p.dtype(name)
 			}
 		case "shape":
-			t.Shape, err = p.integers()
+			if err = once(&shape, key); err == nil {
+				var dims [maxDims]int64
+				var n int
+				n, err = p.integers(&dims)
+				t.Shape = append(make([]int64, 0, n), dims[:n]...)
+			}
 		case "data_offsets":
-			offsets, err = p.integers()
-			if err == nil && len(offsets) != 2 {
-				err = p.fail("tensor %q has %d data offsets", name, len(offsets))
+			if err = once(&span, key); err == nil {
+				var n int
+				if n, err = p.integers(&offsets); err == nil && n != 2 {
+					err = p.fail("tensor %.100q has %d data offsets", name, n)
+				}
 			}
 		default:
-			err = p.fail("tensor %q has unknown field %q", name, key)
+			err = p.fail("tensor %.100q has unknown field %.100q", name, key)
 		}
 		return err
 	})
 	if err != nil {
 		return t, err
 	}
-	if fields != 3 {
-		return t, p.fail("tensor %q has %d of the fields dtype, shape, data_offsets", name, fields)
+	if !dtype || !shape || !span {
+		return t, p.fail("tensor %.100q lacks one of the fields dtype, shape, data_offsets", name)
 	}
 	t.Begin, t.End = offsets[0], offsets[1]
 	return t, nil
 }
 
-// integers reads an array of non-negative integers that fit int64.
-func (p *parser) integers() ([]int64, error) {
+func (p *parser) dtype(name string) (DType, error) {
+	s, err := p.text()
+	if err == nil && DType(s).Size() == 0 {
+		err = p.fail("tensor %.100q has unknown dtype %.100q", name, s)
+	}
+	return DType(s), err
+}
+
+// integers reads an array of non-negative integers that fit int64 and returns
+// how many there are.
+func (p *parser) integers(out *[maxDims]int64) (int, error) {
 	if err := p.expect('['); err != nil {
-		return nil, err
+		return 0, err
 	}
-	out := []int64{}
 	if p.accept(']') {
-		return out, nil
+		return 0, nil
 	}
-	for {
+	for n := 0; ; {
+		if n == maxDims {
+			return 0, p.fail("more than %d numbers in an array", maxDims)
+		}
 		v, err := p.integer()
 		if err != nil {
-			return nil, err
+			return 0, err
 		}
-		out = append(out, v)
+		out[n] = v
+		n++
 		if p.accept(',') {
 			continue
 		}
-		return out, p.expect(']')
+		return n, p.expect(']')
 	}
 }
 

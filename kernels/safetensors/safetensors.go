@@ -18,6 +18,20 @@ import (
 // It is the limit of the reference library.
 const MaxHeader = 100_000_000
 
+// Limits on what a header may hold. They keep the memory that a parsed header
+// takes at a small multiple of its text, whatever the text is, and are far above
+// every file known.
+const (
+	// maxDims bounds a tensor's dimensions; frameworks end at 8 to 32, and models
+	// at five.
+	maxDims = 16
+	// maxTensors bounds a file's tensors; the largest mixture of experts in one
+	// piece has 92,000.
+	maxTensors = 1 << 18
+	// maxMetadata bounds the metadata entries; block files have hundreds.
+	maxMetadata = 1 << 16
+)
+
 // metadataKey is the one header key that is not a tensor.
 const metadataKey = "__metadata__"
 
