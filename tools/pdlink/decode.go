@@ -21,7 +21,6 @@ import (
 type decodeFlags struct {
 	listen   string
 	store    string
-	create   bool
 	discard  bool
 	noSync   bool
 	partWait time.Duration
@@ -70,7 +69,6 @@ func newDecode(std streams) *cobra.Command {
 	fl := c.Flags()
 	fl.StringVar(&f.listen, "listen", "tcp://127.0.0.1:7411", "link and address to listen on, `URL`; port 0 picks one")
 	fl.StringVar(&f.store, "store", "", "the decoder's block store, `DIR`")
-	fl.BoolVar(&f.create, "create", false, "make the store if there is none")
 	fl.BoolVar(&f.discard, "discard", false, "keep nothing: for measuring a link")
 	fl.BoolVar(&f.noSync, "no-sync", false, "do not wait for the disk: a power cut may then leave wrong blocks")
 	fl.DurationVar(&f.partWait, "part-wait", bridge.DefaultPartWait, "how long an incomplete transfer waits for missing senders; negative: not at all")
@@ -87,7 +85,7 @@ func (f *decodeFlags) check(g given) (linkURL, error) {
 		g.oneOf([]string{"store", "discard"}, []string{"--store DIR", "--discard"}),
 		g.filled(map[string]string{"store": f.store, "listen": f.listen}))
 	if err == nil && f.discard {
-		err = g.unused("is for a store, with --discard there is none", "create", "no-sync")
+		err = g.unused("is for a store, with --discard there is none", "no-sync")
 	}
 	if err != nil {
 		return linkURL{}, err
@@ -153,7 +151,7 @@ func (d *decoding) open(std streams) (bridge.Options, error) {
 		OnBlock:   func(_ transport.ID, visible, total int) { d.step(int64(visible), int64(total)) },
 	}
 	if !d.discard {
-		was, store, err := place{d.store, d.create}.open(std, d.noSync)
+		was, store, err := place{d.store, true}.open(std, d.noSync)
 		if err != nil {
 			return o, err
 		}

@@ -24,11 +24,14 @@ func listeningEvent(t *testing.T, r *receiver) listening {
 func TestDecodeSaysWhereBlocksGo(t *testing.T) {
 	none := &expectation{}
 	fresh := filepath.Join(t.TempDir(), "a", "store")
-	r := startReceiver(t, fresh, "--create")
+	r := startReceiver(t, fresh)
 	if e := listeningEvent(t, r); e.Store != fresh || !e.New || e.Blocks != 0 {
 		t.Errorf("a new store: %+v", e)
 	}
 	r.stop(t, none, fresh)
+	if !strings.Contains(r.err.String(), "is this the decoder's store?") {
+		t.Errorf("not a word about a store that was not there: %v", r)
+	}
 	replayJSON(t, exitOK, filepath.Join(casesDir, "kv-qwen3"), "--store", fresh)
 	r = startReceiver(t, fresh)
 	if e := listeningEvent(t, r); e.Store != fresh || e.New || e.Blocks != 5 {
@@ -48,7 +51,7 @@ func TestAPortThatIsTakenLeavesNoStore(t *testing.T) {
 	}
 	defer l.Close()
 	store := filepath.Join(t.TempDir(), "store")
-	status, _, errOut := cli(t, "decode", "--listen", "tcp://"+l.Addr().String(), "--store", store, "--create")
+	status, _, errOut := cli(t, "decode", "--listen", "tcp://"+l.Addr().String(), "--store", store)
 	if status != exitFailed || !strings.Contains(errOut, "in use") {
 		t.Errorf("status %d: %s", status, errOut)
 	}

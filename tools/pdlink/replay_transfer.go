@@ -29,7 +29,7 @@ func (f *replayFlags) receiver(std streams) (bridge.Options, error) {
 	if f.discard {
 		return bridge.Options{Open: openDiscard}, nil
 	}
-	_, store, err := place{f.store, true}.open(std, f.noSync)
+	_, store, err := place{f.store, false}.open(std, f.noSync)
 	if err != nil {
 		return bridge.Options{}, err
 	}

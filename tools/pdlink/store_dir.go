@@ -50,8 +50,8 @@ func hasFolder(dir string) bool {
 
 // place is the directory of a store that blocks are to go to.
 type place struct {
-	dir    string
-	create bool // it may be missing
+	dir      string
+	expected bool // it should be there: a word if it is not
 }
 
 // state is what is at a place before anything is written.
@@ -90,10 +90,11 @@ func (p place) look(std streams) (state, error) {
 	s := state{path: path}
 	entries, err := os.ReadDir(path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && !p.create:
-		return s, fmt.Errorf("--store %s: there is no such directory: is this the decoder's store? --create makes a new one", path)
 	case errors.Is(err, fs.ErrNotExist):
 		s.created = true
+		if p.expected {
+			std.warnf("--store %s: there was no such directory: is this the decoder's store?", path)
+		}
 		return s, nil
 	case err != nil:
 		return s, fmt.Errorf("--store: %w", err)
