@@ -188,6 +188,25 @@ func TestAdvance(t *testing.T) {
 	}
 }
 
+// TestAdvanceOfCumulative: a block whose bytes are less than a quarter of its file
+// has its space when it is sealed.
+func TestAdvanceOfCumulative(t *testing.T) {
+	s := openSmall(t, newSmallDisk(1<<30), false)
+	j := mustBegin(t, s, wide(Format3, 12))
+	for k := range j.Blocks() {
+		wire := content(j, k)
+		if err := errors.Join(j.Write(k, 0, wire[:1]), j.Write(k, 1, wire[1:])); err != nil {
+			t.Fatal(err)
+		}
+		if b := &j.blocks[k]; k == 11 && (b.advance == 0 || !b.reserved) {
+			t.Errorf("block %d tests nothing: %d in advance", k, b.advance)
+		}
+		if err := j.Seal(k); err != nil || s.advance.Load() != 0 {
+			t.Errorf("%d in advance of sealed blocks, %v", s.advance.Load(), err)
+		}
+	}
+}
+
 // TestLastSpaceGoesToTheFront: blocks that arrive side by side, layer by layer, on a
 // disk that has no space for all of them. Those in front can be finished, the others
 // say ErrNoSpace and leave nothing behind.
@@ -272,6 +291,33 @@ func fillSideBySide(t *testing.T, j *Job) (visible int) {
 		}
 	}
 	return visible
+}
+
+// TestOneBlockAnAttempt: of two writers that run out of space at the same time the
+// second tries again with what the first one freed.
+func TestOneBlockAnAttempt(t *testing.T) {
+	j := mustBegin(t, mustOpen(t, t.TempDir()), tiny(Format5, 4))
+	for k := range 4 {
+		if err := j.Write(k, 0, []byte{1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := j.limit.Load()
+	for _, c := range []struct {
+		k     int
+		again bool
+		limit int64
+	}{{0, true, 3}, {1, true, 3}, {3, false, 3}} {
+		if again := j.makeRoom(c.k, before, true); again != c.again || j.limit.Load() != c.limit {
+			t.Errorf("block %d: again is %v, the limit %d; want %v, %d", c.k, again, j.limit.Load(), c.again, c.limit)
+		}
+	}
+	if j.makeRoom(2, 3, false) || j.blocks[2].file == nil {
+		t.Error("a block that keeps its bytes was given up")
+	}
+	if j.makeRoom(2, 3, true) || j.blocks[2].file != nil || j.limit.Load() != 2 {
+		t.Error("the last open block was not given up")
+	}
 }
 
 // TestSpaceRace: many writers run out of space at the same time.
