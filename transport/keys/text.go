@@ -65,7 +65,7 @@ func ParsePublic(text string) (PublicKey, error) {
 		return bad("%d characters too many", len(rest)-textDigits)
 	}
 	raw, err := digits().DecodeString(rest)
-	if err != nil {
+	if err != nil || len(raw) != len(k)+sumSize { // the decoder passes over line ends
 		return bad("it has a character that keys do not have (a to z and 2 to 7)")
 	}
 	copy(k[:], raw)
