@@ -255,6 +255,7 @@ func TestCheckGolden(t *testing.T) {
 // TestAgainstPythonWriter compares whole stores with those of the other writer.
 func TestAgainstPythonWriter(t *testing.T) {
 	const created = "1795973845.4564774"
+	recorded := openRecord(t, "testdata/py/blocks.json")
 	for _, v := range []struct {
 		name, kase, format string
 		state              int
@@ -287,9 +288,11 @@ func TestAgainstPythonWriter(t *testing.T) {
 				v.change(&c.spec)
 			}
 			other := t.TempDir()
-			cmd := exec.Command("python3", "testdata/py/write_blocks.py", c.dir, other, v.format, strconv.Itoa(v.state), created, v.py)
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Fatalf("python3 is needed by this test: %v\n%s", err, out)
+			if havePython(t) {
+				cmd := exec.Command("python3", "testdata/py/write_blocks.py", c.dir, other, v.format, strconv.Itoa(v.state), created, v.py)
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Fatalf("%v\n%s", err, out)
+				}
 			}
 			l, err := NewLayout(c.spec)
 			if err != nil {
@@ -310,7 +313,10 @@ func TestAgainstPythonWriter(t *testing.T) {
 			}
 			theirs := mustOpen(t, other)
 			for k, h := range p.Hashes {
-				sameBytes(t, theirs.Path(h), s.Path(h))
+				if havePython(t) {
+					sameBytes(t, theirs.Path(h), s.Path(h))
+				}
+				recorded.check(t, v.name+"/"+h.String(), digestOf(t, s.Path(h)))
 				if b, f := CheckFile(s.Path(h), CheckOptions{Layout: l, Tokens: c.tokens, Finite: true}); b == nil || slices.ContainsFunc(f, hard) {
 					t.Errorf("block %d: %v", k, f)
 				}
