@@ -166,6 +166,7 @@ func TestCutsAfterExactlySoManyBytes(t *testing.T) {
 		if _, err := a.Read(make([]byte, 1)); err == nil {
 			t.Errorf("cut after %d: the dialling end lives on", n)
 		}
+		eventually(t, "word of the cut", func() bool { return len(e.of(faultproxy.Cut)) == 1 }) // told after it is done
 		cuts := e.of(faultproxy.Cut)
 		if len(cuts) != 1 || cuts[0].Offset != int64(n) || !cuts[0].FromDialler || p.Stats().Cuts != 1 {
 			t.Errorf("cut after %d: events %+v", n, cuts)
@@ -216,6 +217,7 @@ func TestHalfClose(t *testing.T) {
 	if got, err := push(t, b, a, back); err != nil || !bytes.Equal(got, back) {
 		t.Errorf("the other direction: %d bytes of %d, %v", len(got), len(back), err)
 	}
+	eventually(t, "word of the half close", func() bool { return len(e.of(faultproxy.HalfCut)) > 0 })
 	if n := len(e.of(faultproxy.HalfCut)); n != 1 {
 		t.Errorf("%d half-cuts", n)
 	}
@@ -299,6 +301,7 @@ func TestTargetThatIsNotThere(t *testing.T) {
 		t.Errorf("the dialling end: %v, want an orderly end", err)
 	}
 	eventually(t, "a refusal", func() bool { return p.Stats().RefusedConns == 1 })
+	eventually(t, "word of the refusal", func() bool { return len(e.of(faultproxy.Refused)) > 0 })
 	if r := e.of(faultproxy.Refused); len(r) != 1 || !errors.Is(r[0].Err, syscall.ECONNREFUSED) {
 		t.Errorf("%+v", r)
 	}
