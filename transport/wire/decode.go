@@ -136,13 +136,13 @@ func (m *Hello) decode(r *reader) *fault {
 
 func (m *LaneHello) decode(r *reader) *fault {
 	r.magic()
-	*m = LaneHello{Token: r.id(), Lane: r.u16()}
+	*m = LaneHello{Token: r.id(), Lane: r.u16(), Proof: r.proof()}
 	return m.check()
 }
 
 func (m *LaneOK) decode(r *reader) *fault {
 	r.magic()
-	*m = LaneOK{Lane: r.u16()}
+	*m = LaneOK{Lane: r.u16(), Proof: r.proof()}
 	return m.check()
 }
 
@@ -234,6 +234,14 @@ func (r *reader) u64() uint64 {
 func (r *reader) id() (id [16]byte) {
 	copy(id[:], r.take(len(id)))
 	return id
+}
+
+// proof reads a proof where there is one: a body that ends before has none.
+func (r *reader) proof() (proof [ProofSize]byte) {
+	if len(r.b) >= len(proof) {
+		copy(proof[:], r.take(len(proof)))
+	}
+	return proof
 }
 
 func (r *reader) magic() {

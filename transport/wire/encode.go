@@ -104,6 +104,14 @@ func AppendHello(dst []byte, m *Hello) ([]byte, error) {
 	return end(dst, start), nil
 }
 
+// appendProof appends a proof, which is not there when it is zero.
+func appendProof(dst []byte, proof *[ProofSize]byte) []byte {
+	if *proof == [ProofSize]byte{} {
+		return dst
+	}
+	return append(dst, proof[:]...)
+}
+
 // AppendLaneHello appends a LaneHello.
 func AppendLaneHello(dst []byte, m *LaneHello) ([]byte, error) {
 	if f := m.check(); f != nil {
@@ -114,6 +122,7 @@ func AppendLaneHello(dst []byte, m *LaneHello) ([]byte, error) {
 	dst = le.AppendUint32(dst, helloMagic)
 	dst = append(dst, m.Token[:]...)
 	dst = le.AppendUint16(dst, m.Lane)
+	dst = appendProof(dst, &m.Proof)
 	return end(dst, start), nil
 }
 
@@ -126,6 +135,7 @@ func AppendLaneOK(dst []byte, m *LaneOK) ([]byte, error) {
 	dst = begin(dst, TypeLaneOK)
 	dst = binary.LittleEndian.AppendUint32(dst, helloMagic)
 	dst = binary.LittleEndian.AppendUint16(dst, m.Lane)
+	dst = appendProof(dst, &m.Proof)
 	return end(dst, start), nil
 }
 

@@ -52,6 +52,13 @@ func seqID(first byte) (id transport.ID) {
 	return id
 }
 
+func seqProof(first byte) (proof [wire.ProofSize]byte) {
+	for i := range proof {
+		proof[i] = first + byte(i)
+	}
+	return proof
+}
+
 func samplePieces() []transport.Piece {
 	return []transport.Piece{
 		{Block: 7, Length: 3, Offset: 0x1122334455, Sum: 0x0102030405060708},
@@ -69,9 +76,13 @@ func sampleMessages() map[string]wire.Message {
 		"hello_least": &wire.Hello{Major: 1, Boot: seqID(1), MaxPayload: wire.MinPayload, Lanes: 1, Sums: []string{"none"}},
 		"lane_hello":  &wire.LaneHello{Token: seqID(0x40), Lane: 3},
 		"lane_ok":     &wire.LaneOK{Lane: 3},
-		"bye":         &wire.Bye{Reason: "done"},
-		"ping":        &wire.Ping{Token: 0x1122334455667788},
-		"pong":        &wire.Pong{Token: 0xa1a2a3a4a5a6a7a8},
+		"lane_hello_proof": &wire.LaneHello{
+			Token: seqID(0x40), Lane: 3, Proof: seqProof(0x60),
+		},
+		"lane_ok_proof": &wire.LaneOK{Lane: 3, Proof: seqProof(0x80)},
+		"bye":           &wire.Bye{Reason: "done"},
+		"ping":          &wire.Ping{Token: 0x1122334455667788},
+		"pong":          &wire.Pong{Token: 0xa1a2a3a4a5a6a7a8},
 		"open": &wire.Open{
 			Handle: 5, ID: seqID(0x20), Part: 1, Parts: 2, Replayable: true, Kind: "omlx/dsv4", Meta: []byte("{plan}"),
 		},
@@ -195,6 +206,14 @@ func TestLiteralBytes(t *testing.T) {
 	}
 	if got := hex.EncodeToString(pong); got[:16]+got[32:] != "08000000"+"06"+"00"+"0000"+"0708000000000000" {
 		t.Errorf("pong %s", got)
+	}
+	lane, err := wire.AppendLaneHello(nil, &wire.LaneHello{Token: seqID(0x40), Lane: 7, Proof: seqProof(0x60)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := hex.EncodeToString(lane); got[:16]+got[32:] != "36000000"+"02"+"00"+"0000"+"50444c4b"+"404142434445464748494a4b4c4d4e4f"+"0700"+
+		"606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f" {
+		t.Errorf("lane hello %s", got)
 	}
 	frame, err := wire.AppendFrame(nil, &wire.FrameHeader{
 		Handle: 5, Epoch: 6, Seq: 7, Payload: 2, Repeat: true,

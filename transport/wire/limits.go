@@ -62,6 +62,9 @@ const (
 	// MaxLanes is how many data lanes a connection may have.
 	MaxLanes = 64
 
+	// ProofSize is the length of the proof in LaneHello and LaneOK in bytes.
+	ProofSize = 32
+
 	// MaxWindow is the largest first grant: no ring has more slots.
 	MaxWindow = 1 << 16
 

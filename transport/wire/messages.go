@@ -33,14 +33,16 @@ type Hello struct {
 // LaneHello is the first message on a stream that is to be a data lane; it comes
 // from the client.
 type LaneHello struct {
-	Token [16]byte // the server's, not zero
-	Lane  uint16   // 0 <= Lane < agreed lanes
+	Token [16]byte        // the server's, not zero
+	Lane  uint16          // 0 <= Lane < agreed lanes
+	Proof [ProofSize]byte // of the client, where the link has keys (section 10.2); zero: none
 }
 
 // LaneOK is the server's answer to a LaneHello that it took. Frames follow it,
 // in both directions.
 type LaneOK struct {
-	Lane uint16
+	Lane  uint16
+	Proof [ProofSize]byte // of the server, where the link has keys (section 10.2); zero: none
 }
 
 // Bye says that the sender ends the connection in order. Nothing follows it.

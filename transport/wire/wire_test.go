@@ -176,7 +176,7 @@ func TestDecoderReuse(t *testing.T) {
 	for range 3 {
 		for name, m := range sampleMessages() {
 			b := encode(t, m)
-			if _, err := d.Decode(relen(bytes.Clone(b[:len(b)-1]))); err == nil {
+			if _, err := d.Decode(relen(bytes.Clone(b[:len(b)-1]))); err == nil && withoutProof(m) == nil {
 				t.Errorf("%s: cut message decoded", name)
 			}
 			got, err := d.Decode(b)
