@@ -14,32 +14,37 @@ type Lease struct {
 	summed  []bool  // pieces[i].Sum was given by the caller
 	used    int
 	limit   int
+	lo, hi  int    // the pieces that Send puts on the wire, where narrow
+	narrow  bool   // Narrow was called
+	sums    string // the algorithm of the sums that were given
 	ended   atomic.Bool
 	release func(*Lease)
 }
 
 // NewLease is for implementations of Outgoing: a lease of slots whose payload is
-// limited to limit bytes. release takes it back, ended and with its slot, when
-// its holder calls Release; nil: the slot goes back to its ring.
-func NewLease(limit int, release func(*Lease)) *Lease {
+// limited to limit bytes, for a connection with the checksum algorithm sums.
+// release takes it back, ended and with its slot, when its holder calls Release or
+// whoever it was sent with calls Free; nil: the slot goes back to its ring.
+func NewLease(limit int, sums string, release func(*Lease)) *Lease {
 	if release == nil {
 		release = func(l *Lease) { l.slot.Put() }
 	}
 	return &Lease{
-		pieces: make([]Piece, 0, MaxPieces), summed: make([]bool, 0, MaxPieces), limit: limit, release: release,
+		pieces: make([]Piece, 0, MaxPieces), summed: make([]bool, 0, MaxPieces), limit: limit, sums: sums, release: release,
 	}
 }
 
 // Reset is for implementations of Outgoing, which may reuse ended leases.
 func (l *Lease) Reset(slot Slot) {
 	l.slot, l.pieces, l.summed, l.used = slot, l.pieces[:0], l.summed[:0], 0
+	l.lo, l.hi, l.narrow = 0, 0, false
 	l.limit = min(l.limit, len(slot.Payload()))
 	l.ended.Store(false)
 }
 
 // Room is how many more bytes a piece can have; 0 when the frame is full.
 func (l *Lease) Room() int {
-	if len(l.pieces) == cap(l.pieces) {
+	if l.narrow || len(l.pieces) == cap(l.pieces) {
 		return 0
 	}
 	return l.limit - l.used
@@ -47,6 +52,30 @@ func (l *Lease) Room() int {
 
 // Empty reports whether the lease has no pieces yet.
 func (l *Lease) Empty() bool { return len(l.pieces) == 0 }
+
+// Pieces is what the lease has so far, valid until it ends. Sums of pieces that
+// Send computes are not there yet. Read only.
+func (l *Lease) Pieces() []Piece { return l.pieces }
+
+// Data is the bytes of piece i, valid until the lease ends. The work grows with i.
+func (l *Lease) Data(i int) []byte {
+	at := 0
+	for _, p := range l.pieces[:i] {
+		at += int(p.Length)
+	}
+	n := int(l.pieces[i].Length)
+	return l.slot.Payload()[at : at+n : at+n]
+}
+
+// Narrow says that the peer has all pieces of the lease but those of index
+// lo <= i < hi: Send puts only them on the wire. A transfer that is not Replayable
+// keeps the others with them, to send them when the peer turns out to miss them.
+// With lo == hi nothing goes on the wire, which needs no grant. Further pieces
+// cannot be added. It panics on indices that are none.
+func (l *Lease) Narrow(lo, hi int) {
+	_ = l.pieces[lo:hi]
+	l.lo, l.hi, l.narrow = lo, hi, true
+}
 
 // Reserve adds a piece of n bytes and returns the memory for it, inside the
 // slot, to be filled before Send. The checksum is computed by Send. Errors:
@@ -105,18 +134,59 @@ func (l *Lease) End() bool { return l.ended.CompareAndSwap(false, true) }
 // Slot is for implementations of Outgoing: the slot of an ended lease.
 func (l *Lease) Slot() Slot { return l.slot }
 
+// Free is for implementations of Outgoing: it gives an ended lease, with its slot,
+// back to where it came from, which may be another connection.
+func (l *Lease) Free() { l.release(l) }
+
 // Frame is for implementations of Outgoing: it computes the sums that the
-// caller did not give and returns the slot, the pieces (valid until Reset) and
-// the payload.
-func (l *Lease) Frame(sum SumFunc) (slot Slot, pieces []Piece, payload []byte) {
+// caller did not give, or gave by another algorithm than sums, and returns the
+// slot, the pieces (valid until Reset) and the payload.
+func (l *Lease) Frame(sums string, sum SumFunc) (slot Slot, pieces []Piece, payload []byte) {
 	payload = l.slot.Payload()[:l.used]
 	at := 0
 	for i := range l.pieces {
 		n := int(l.pieces[i].Length)
-		if !l.summed[i] {
+		if !l.summed[i] || l.sums != sums {
 			l.pieces[i].Sum = sum(payload[at : at+n])
 		}
 		at += n
 	}
 	return l.slot, l.pieces, payload
+}
+
+// Wanted is for implementations of Outgoing: the indices lo <= i < hi of the
+// pieces that go on the wire.
+func (l *Lease) Wanted() (lo, hi int) {
+	if l.narrow {
+		return l.lo, l.hi
+	}
+	return 0, len(l.pieces)
+}
+
+// Revive is for implementations of Outgoing: it returns a live lease with the
+// slot, the pieces and the bytes of one that has ended and been framed with sums,
+// and must not be used any more. It goes back to where that one would have.
+func (l *Lease) Revive(sums string) *Lease {
+	r := NewLease(l.limit, sums, l.release)
+	r.slot, r.used = l.slot, l.used
+	r.pieces = append(r.pieces, l.pieces...)
+	for range l.pieces {
+		r.summed = append(r.summed, true)
+	}
+	return r
+}
+
+// MoveTo is for implementations of Outgoing: it copies an ended lease into a live
+// one, for a link that cannot send from the other's memory. Errors: ErrTooLarge.
+func (l *Lease) MoveTo(to *Lease) error {
+	if l.used > to.limit {
+		return fmt.Errorf("%w: frame of %d bytes, limit %d", ErrTooLarge, l.used, to.limit)
+	}
+	to.pieces, to.summed = append(to.pieces[:0], l.pieces...), to.summed[:0]
+	for _, given := range l.summed {
+		to.summed = append(to.summed, given && l.sums == to.sums)
+	}
+	to.used, to.lo, to.hi, to.narrow = l.used, l.lo, l.hi, l.narrow
+	copy(to.slot.Payload(), l.slot.Payload()[:l.used])
+	return nil
 }

@@ -12,7 +12,7 @@ import (
 func newLease(t *testing.T, limit int) (*transport.Lease, *transport.Ring) {
 	t.Helper()
 	r := newRing(t, 2)
-	l := transport.NewLease(limit, nil)
+	l := transport.NewLease(limit, "", nil)
 	l.Reset(take(t, r))
 	return l, r
 }
@@ -41,7 +41,7 @@ func TestLeaseFill(t *testing.T) {
 		t.Error("End does not report the first end only")
 	}
 	var summed [][]byte
-	slot, pieces, payload := l.Frame(func(p []byte) uint64 { summed = append(summed, p); return uint64(len(p)) })
+	slot, pieces, payload := l.Frame("", func(p []byte) uint64 { summed = append(summed, p); return uint64(len(p)) })
 	want := []transport.Piece{
 		{Block: 7, Length: 10, Offset: 1000, Sum: 99}, {Block: 8, Length: 3, Offset: 2000, Sum: 3}, {Block: 9, Length: 87, Offset: 3000, Sum: 87},
 	}
@@ -123,7 +123,7 @@ func TestLeaseEndsOnce(t *testing.T) {
 		t.Error("a lease that was reset is not live")
 	}
 	mustPanic(t, "Release after End", l.Release)
-	slot, _, _ := l.Frame(func([]byte) uint64 { return 0 })
+	slot, _, _ := l.Frame("", func([]byte) uint64 { return 0 })
 	slot.Put()
 }
 
@@ -131,7 +131,7 @@ func TestLeaseEndsOnce(t *testing.T) {
 func TestLeaseReleased(t *testing.T) {
 	r := newRing(t, 2)
 	var back []*transport.Lease
-	l := transport.NewLease(100, func(l *transport.Lease) {
+	l := transport.NewLease(100, "", func(l *transport.Lease) {
 		back = append(back, l)
 		l.Slot().Put()
 	})
@@ -161,7 +161,7 @@ func TestLeaseAllocations(t *testing.T) {
 			l.Append(uint32(i), 0, data)
 		}
 		l.End()
-		slot, _, _ := l.Frame(sum)
+		slot, _, _ := l.Frame("", sum)
 		slot.Put()
 	}); n != 0 {
 		t.Errorf("%v allocations for a frame", n)

@@ -63,6 +63,10 @@ type Request struct {
 	Replayable bool
 	// Meta is the plan, at most Facts.MaxMeta bytes.
 	Meta []byte
+	// Salvage takes the frames that outlive the connection, at the opener: a
+	// transfer that is not Replayable goes on with them on another one. It does
+	// not travel. Nil: their slots are free when the connection ends.
+	Salvage *Salvage
 }
 
 // Validate checks the request's own rules and fills defaults. Errors:

@@ -258,6 +258,9 @@ type Slot struct {
 // Valid reports whether there is a slot.
 func (s Slot) Valid() bool { return s.s != nil }
 
+// Of reports whether the slot is one of r's.
+func (s Slot) Of(r *Ring) bool { return s.ring == r }
+
 // Index is the slot's position in the ring.
 func (s Slot) Index() int { return s.s.index }
 

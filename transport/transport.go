@@ -90,9 +90,13 @@ type Outgoing interface {
 	// Send hands a filled lease over, waiting for a grant where needed. The
 	// lease has ended when Send returns, whatever it returns; sending one that
 	// has ended before panics. A nil error says that the frame is queued, not
-	// that it arrived. An empty lease is given back and nothing is sent.
-	// Errors: ErrTooLarge (a lease of more than Facts.MaxPayload, which Lease
-	// does not hand out), ErrCancelled, ErrLost, ErrClosed, the context's.
+	// that it arrived. An empty lease is given back and nothing is sent. The
+	// lease may be another connection's, above all one that Request.Salvage
+	// took; it is copied where that one has another ring, which needs a free
+	// slot of this one. Errors: ErrTooLarge (a lease of more than
+	// Facts.MaxPayload, which Lease does not hand out), ErrCancelled, ErrLost,
+	// ErrClosed, the context's. With Request.Salvage a lease whose connection
+	// ended is there, not lost.
 	Send(ctx context.Context, l *Lease) error
 
 	// Flush returns nil when the peer has verified everything sent before the
@@ -170,10 +174,10 @@ type Stats struct {
 
 // Facts are what a connection can do. They are fixed when it is made.
 type Facts struct {
-	Link       string // scheme of the link: "mem", "tcp"
+	Link       string // scheme of the link: "mem", "tcp", "unix"
 	Local      string // this end's address, for people
 	Remote     string // the peer's address, for people
-	Peer       string // the name that the peer gave itself, for people
+	Peer       string // the name that this end pinned the peer's key under; without keys the one that it gave itself, for people
 	PeerBoot   ID     // changes when the peer's process restarts
 	MaxPayload int    // payload bytes of the largest frame that both ends take
 	MaxMeta    int    // bytes of Meta that both ends take

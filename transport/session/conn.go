@@ -85,7 +85,7 @@ func New(d Driver, a Agreement, o Options, facts transport.Facts) transport.Conn
 		down:    make(chan struct{}), quit: make(chan struct{}),
 		written: make(chan struct{}), gone: make(chan struct{}),
 	}
-	c.pool = newPools(c.send.slots(), c.recv.slots(), a.MaxPayload, c.unleased)
+	c.pool = newPools(c.send.slots(), c.recv.slots(), a.MaxPayload, a.Sum, c.takeBack)
 	c.start()
 	return c
 }
@@ -154,7 +154,7 @@ func (c *conn) end(cause error, farewell bool) {
 	c.mu.Unlock()
 	c.farewell.Store(farewell)
 	for _, o := range outs {
-		o.end(cause)
+		o.lose(cause)
 	}
 	for _, in := range ins {
 		in.end(cause)

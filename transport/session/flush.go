@@ -227,16 +227,22 @@ func (o *outgoing) onGrant(total uint64) error {
 	return nil
 }
 
-// onAck frees the slots whose blocks are all durable. The work is bounded by
-// what this end has kept, whatever ranges the peer names.
+// onAck frees the slots whose blocks are all durable, and notes the blocks for
+// frames that are kept later. The work is bounded by what this end has kept and by
+// maxAcked, whatever ranges the peer names.
 func (o *outgoing) onAck(ranges []wire.BlockRange) error {
 	ranges = tidy(ranges)
 	o.mu.Lock()
+	for _, r := range ranges {
+		if len(o.acked.Ranges()) < maxAcked {
+			o.acked.Add(transport.Range{Begin: uint64(r.First), End: uint64(r.First) + uint64(r.Count)})
+		}
+	}
 	var free []*txFrame
 	for i := len(o.kept) - 1; i >= 0; i-- {
 		f := o.kept[i]
 		had := len(f.blocks)
-		f.blocks = slices.DeleteFunc(f.blocks, func(b uint32) bool { return o.ackedBy(b, ranges) })
+		f.blocks = slices.DeleteFunc(f.blocks, func(b uint32) bool { return isIn(b, ranges) })
 		if had > 0 && len(f.blocks) == 0 && !f.busy {
 			o.unkeep(f) // moves the last, which was looked at before
 			free = append(free, f)
@@ -249,9 +255,8 @@ func (o *outgoing) onAck(ranges []wire.BlockRange) error {
 	return nil
 }
 
-// ackedBy reports whether b is in one of the tidy ranges, and then notes that it
-// is durable. The caller holds mu.
-func (o *outgoing) ackedBy(b uint32, ranges []wire.BlockRange) bool {
+// isIn reports whether b is in one of the tidy ranges.
+func isIn(b uint32, ranges []wire.BlockRange) bool {
 	_, found := slices.BinarySearchFunc(ranges, b, func(r wire.BlockRange, b uint32) int {
 		switch {
 		case r.First > b:
@@ -261,9 +266,6 @@ func (o *outgoing) ackedBy(b uint32, ranges []wire.BlockRange) bool {
 		}
 		return 0
 	})
-	if found {
-		o.acked.Add(transport.Range{Begin: uint64(b), End: uint64(b) + 1})
-	}
 	return found
 }
 
@@ -342,7 +344,7 @@ func (o *outgoing) onResult(m *wire.Result) error {
 	if o.final {
 		cause = errFinished
 	}
-	o.result, o.resulted = slices.Clone(m.Meta), true
+	o.result, o.resulted, o.rescue = slices.Clone(m.Meta), true, o.keep != nil
 	free := o.finalize(cause)
 	o.mu.Unlock()
 	o.c.forgetOutgoing(o, free)

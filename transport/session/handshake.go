@@ -35,6 +35,9 @@ type Agreement struct {
 
 	Peer     string       // the peer's name for itself, printable
 	PeerBoot transport.ID // changes when the peer's process restarts
+
+	// PeerFeatures is all that the peer named; Features has what both did.
+	PeerFeatures []string
 }
 
 // Handshake exchanges hellos on a control channel and returns what both ends
@@ -70,8 +73,14 @@ func (o *Options) hello() *wire.Hello {
 		Major: wire.Major, Minor: wire.Minor,
 		Boot: o.Boot, Name: o.Name,
 		MaxPayload: uint32(o.maxPayload()), MaxMeta: uint32(o.MaxMeta),
-		Lanes: uint16(o.Lanes), Sums: o.Sums, Features: []string{wire.FeaturePing},
+		Lanes: uint16(o.Lanes), Sums: o.Sums, Features: o.features(),
 	}
+}
+
+// features are the session's own and the link's.
+func (o *Options) features() []string {
+	names := append([]string{wire.FeaturePing}, o.Features...)
+	return names[:min(len(names), wire.MaxNames)]
 }
 
 func exchange(ctl Control, role Role, mine *wire.Hello) (Agreement, error) {
@@ -98,7 +107,7 @@ func exchange(ctl Control, role Role, mine *wire.Hello) (Agreement, error) {
 	if err != nil {
 		return Agreement{}, fmt.Errorf("handshake: %w", err)
 	}
-	return Agreement{Terms: terms, Peer: peer.Name, PeerBoot: peer.Boot}, nil
+	return Agreement{Terms: terms, Peer: peer.Name, PeerBoot: peer.Boot, PeerFeatures: peer.Features}, nil
 }
 
 // drawSession draws what names one connection: an epoch, not zero, and the

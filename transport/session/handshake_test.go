@@ -3,6 +3,7 @@ package session_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"reflect"
@@ -198,6 +199,35 @@ func (p pipeControl) ReadControl() ([]byte, error) {
 	return msg, err
 }
 
+// TestFeatures has a link's features named beside the session's own, as many as a
+// hello takes.
+func TestFeatures(t *testing.T) {
+	a, b := agree(t, session.Options{Features: []string{"x/1", "x/2"}}, session.Options{Features: []string{"x/3", "x/2"}})
+	must(t, a.err)
+	must(t, b.err)
+	both := []string{wire.FeaturePing, "x/2"}
+	if !reflect.DeepEqual(a.v.Features, both) || !reflect.DeepEqual(b.v.Features, both) {
+		t.Errorf("agreed on %q and %q, want %q", a.v.Features, b.v.Features, both)
+	}
+	if got, want := a.v.PeerFeatures, []string{wire.FeaturePing, "x/3", "x/2"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("the server names %q, want %q", got, want)
+	}
+	var many []string
+	for i := range 2 * wire.MaxNames {
+		many = append(many, fmt.Sprint("x/", i))
+	}
+	a, b = agree(t, session.Options{Features: many}, session.Options{Features: many})
+	must(t, a.err)
+	must(t, b.err)
+	if n := len(a.v.Features); n != wire.MaxNames || a.v.Features[0] != wire.FeaturePing {
+		t.Errorf("agreed on %d features: %q", n, a.v.Features)
+	}
+	// A name that cannot be said is this end's own fault.
+	alone, _ := channels()
+	_, err := session.Handshake(t.Context(), alone, session.Client, &session.Options{Features: []string{""}})
+	is(t, err, transport.ErrInvalid)
+}
+
 // TestOptions sets every field to more than it may be and to nothing. A field
 // that this test does not know fails it.
 func TestOptions(t *testing.T) {
@@ -214,6 +244,7 @@ func TestOptions(t *testing.T) {
 		"Window":           {1 << 30, 1024, transport.DefaultWindow},
 		"Lanes":            {1 << 30, 64, 1},
 		"Sums":             {[]string{"none", "x", "none"}, []string{"none"}, []string{"xxh3-64", "crc32c"}},
+		"Features":         {[]string{"x/y"}, []string{"x/y"}, []string(nil)},
 		"MaxMeta":          {1 << 30, transport.MaxMeta, transport.MaxMeta},
 		"MaxOffers":        {1 << 30, transport.MaxTransfers, transport.MaxTransfers},
 		"Intercept":        {session.Interceptor(intercept), nil, nil},
@@ -244,8 +275,8 @@ func TestOptions(t *testing.T) {
 			t.Errorf("%s: %+v became %+v the second time", field, once, twice)
 		}
 	}
-	if n := reflect.TypeFor[session.Options]().NumField(); n != 16 {
-		t.Errorf("Options has %d fields, this test knows 16", n)
+	if n := reflect.TypeFor[session.Options]().NumField(); n != 17 {
+		t.Errorf("Options has %d fields, this test knows 17", n)
 	}
 	a, b := session.Options{}.WithDefaults(), session.Options{}.WithDefaults()
 	if a.Boot == b.Boot || a.Boot == (transport.ID{}) {

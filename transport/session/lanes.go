@@ -74,7 +74,7 @@ func (c *conn) writeLane(lane int) {
 func (c *conn) writeFrame(lane int, f *txFrame, h *wire.FrameHeader) error {
 	o := f.o
 	if o.dead() {
-		c.drop(f)
+		o.wrote(f)
 		return nil
 	}
 	pieces, payload := f.cut()

@@ -46,6 +46,12 @@ type Options struct {
 	// first. Default: transport.Sums without "none".
 	Sums []string
 
+	// Features are names of optional parts of the protocol that the link adds
+	// to those of the session: distinct, 1 to wire.MaxNameItem bytes each, of
+	// the form that wire.Hello asks for; no more than wire.MaxNames-1 are named.
+	// What both ends named is in Agreement.Features. Default: none.
+	Features []string
+
 	// MaxMeta is the longest Meta, answer and result in bytes; the smaller
 	// wish counts. Default: transport.MaxMeta, which is also the largest.
 	MaxMeta int

@@ -17,6 +17,7 @@ type outgoing struct {
 	id     transport.ID
 	replay bool // slots are free once written
 	ring   *transport.Ring
+	keep   *transport.Salvage // where frames go that outlive the connection; nil: nowhere
 
 	opened    chan struct{} // closed when the peer has admitted the transfer
 	done      chan struct{} // closed when the transfer has ended
@@ -28,6 +29,7 @@ type outgoing struct {
 	admitted bool
 	ended    bool
 	err      error // why it ended, for every call but Finish
+	rescue   bool  // it ended otherwise than by a cancel, and its frames go to keep
 	answer   []byte
 	result   []byte
 	resulted bool // result came; Finish returns it whatever err says
@@ -35,7 +37,7 @@ type outgoing struct {
 
 	next, granted uint64                // frames sent; frames that may be sent in all
 	kept          []*txFrame            // frames whose slots are not free
-	acked         transport.Coverage    // blocks that were sent and are durable, as ranges of indices
+	acked         transport.Coverage    // blocks that are durable, as ranges of indices, at most maxAcked
 	tokens        uint64                // the last flush's
 	flushes       map[uint64]*openFlush // by token
 	missing       []transport.Piece     // to be listed by the next flush
@@ -43,6 +45,8 @@ type outgoing struct {
 	stats         transport.Stats
 
 	repeats // what is sent again
+
+	line sendLine // its frames in conn.ready, whose mutex guards it
 }
 
 // txFrame is a frame on its way. The transfer's mutex guards the fields from
@@ -56,7 +60,7 @@ type txFrame struct {
 	seq     uint64            // of the last time that it was sent
 	pieces  []transport.Piece // all that the slot has
 	payload []byte            // theirs
-	part    span              // pieces that are sent: at first all
+	part    span              // pieces that are sent: at first all that the peer lacks
 
 	blocks  []uint32 // touched and not durable yet, without repeats
 	busy    bool     // queued or being written
@@ -68,8 +72,12 @@ type txFrame struct {
 }
 
 func newOutgoing(c *conn, handle uint32, r transport.Request, ring *transport.Ring) *outgoing {
+	keep := r.Salvage
+	if r.Replayable {
+		keep = nil
+	}
 	return &outgoing{
-		c: c, handle: handle, id: r.ID, replay: r.Replayable, ring: ring,
+		c: c, handle: handle, id: r.ID, replay: r.Replayable, ring: ring, keep: keep,
 		opened: make(chan struct{}), done: make(chan struct{}),
 		wake:      make(chan struct{}, 1),
 		flushing:  make(chan struct{}, wire.MaxFlushes),
@@ -161,23 +169,34 @@ func (o *outgoing) Send(ctx context.Context, l *transport.Lease) error {
 		panic("session: lease sent after its end")
 	}
 	err := o.why()
-	if err != nil || l.Empty() {
-		o.c.unleased(l)
+	if l.Empty() {
+		l.Free()
 		return err
 	}
-	slot, pieces, payload := l.Frame(o.c.sum)
-	if n, limit := len(payload), o.c.facts.MaxPayload; n > limit {
-		o.c.unleased(l)
+	if err == nil && !l.Slot().Of(o.ring) {
+		if l, err = o.move(ctx, l); l == nil {
+			return err
+		}
+	}
+	slot, pieces, payload := l.Frame(o.c.facts.Sum, o.c.sum)
+	if n, limit := len(payload), o.c.facts.MaxPayload; err == nil && n > limit {
+		l.Free()
 		return fmt.Errorf("send: %w: payload of %d bytes, agreed limit %d", transport.ErrTooLarge, n, limit)
 	}
 	f := o.c.pool.getTx()
 	f.o, f.lease, f.slot, f.pieces, f.payload = o, l, slot, pieces, payload
-	f.part = span{0, len(pieces)}
-	if err := o.queue(ctx, f); err != nil {
-		o.c.drop(f)
-		return err
+	f.part.lo, f.part.hi = l.Wanted()
+	switch {
+	case err != nil:
+	case f.part.empty():
+		err = o.hold(f)
+	default:
+		err = o.queue(ctx, f)
 	}
-	return nil
+	if err != nil {
+		o.reject(f)
+	}
+	return err
 }
 
 // queue waits for a grant and hands f to the lanes.
@@ -211,9 +230,10 @@ func (o *outgoing) tryQueue(f *txFrame) (bool, error) {
 	f.seq, f.busy = o.next, true
 	o.touch(f)
 	o.next++
+	pieces, payload := f.cut()
 	o.stats.Frames++
-	o.stats.Bytes += uint64(len(f.payload))
-	o.stats.Pieces += uint64(len(f.pieces))
+	o.stats.Bytes += uint64(len(payload))
+	o.stats.Pieces += uint64(len(pieces))
 	f.at = len(o.kept)
 	o.kept = append(o.kept, f)
 	o.c.ready.push(f) // under mu, so that the transfer's end cannot come between
@@ -240,8 +260,7 @@ func (o *outgoing) touch(f *txFrame) {
 	}
 }
 
-// durable reports whether block b was sent and acknowledged. The caller holds
-// mu.
+// durable reports whether block b was acknowledged. The caller holds mu.
 func (o *outgoing) durable(b uint32) bool {
 	r := o.acked.Ranges()
 	i, found := slices.BinarySearchFunc(r, uint64(b), func(r transport.Range, b uint64) int {
@@ -261,17 +280,23 @@ func (o *outgoing) durable(b uint32) bool {
 func (o *outgoing) wrote(f *txFrame) {
 	o.mu.Lock()
 	f.busy = false
-	free := o.ended || len(f.blocks) == 0
+	free := len(f.blocks) == 0
+	saved := o.rescue && !free
+	free = free || o.ended && !saved
 	switch {
 	case free:
 		o.unkeep(f)
+	case saved:
 	case !f.lack.empty(): // the peer was faster
 		o.again = append(o.again, f)
 		o.repeat()
 	}
 	o.mu.Unlock()
-	if free {
+	switch {
+	case free:
 		o.c.drop(f)
+	case saved:
+		o.save(f)
 	}
 }
 
@@ -293,11 +318,11 @@ func (o *outgoing) unkeep(f *txFrame) {
 func (c *conn) drop(f *txFrame) {
 	l := f.lease
 	c.pool.putTx(f)
-	c.unleased(l)
+	l.Free()
 }
 
-// unleased takes an ended lease back, and its slot.
-func (c *conn) unleased(l *transport.Lease) {
+// takeBack takes an ended lease of this connection's back, and its slot.
+func (c *conn) takeBack(l *transport.Lease) {
 	l.Slot().Put()
 	c.pool.putLease(l)
 	if c.closed.Load() {
@@ -314,36 +339,43 @@ func (o *outgoing) dead() bool {
 
 // end ends the transfer once and frees the slots that it kept or queued; those
 // that lanes hold follow when the lanes are done. It reports whether it was the one.
-func (o *outgoing) end(err error) bool {
+func (o *outgoing) end(err error) bool { return o.endWith(err, false) }
+
+// lose is end for a transfer that ends with its connection: what it kept or
+// queued is saved where the opener wanted that.
+func (o *outgoing) lose(err error) { o.endWith(err, o.keep != nil) }
+
+func (o *outgoing) endWith(err error, rescue bool) bool {
 	o.mu.Lock()
 	if o.ended {
 		o.mu.Unlock()
 		return false
 	}
-	ended := o.finalize(err)
+	o.rescue = rescue
+	idle := o.finalize(err)
 	o.mu.Unlock()
-	o.c.forgetOutgoing(o, ended)
+	o.c.forgetOutgoing(o, idle)
 	return true
 }
 
-// finalize marks the end and returns the frames to drop. The caller holds mu.
-func (o *outgoing) finalize(err error) (free []*txFrame) {
+// finalize marks the end and returns the kept frames that no lane holds. The
+// caller holds mu.
+func (o *outgoing) finalize(err error) (idle []*txFrame) {
 	o.ended, o.err = true, err
 	o.c.ready.remove(o)
 	for _, f := range o.kept {
 		if !f.busy {
-			free = append(free, f)
+			idle = append(idle, f)
 		}
 	}
 	o.kept, o.missing, o.again = nil, nil, nil
 	close(o.done)
-	return free
+	return idle
 }
 
-func (c *conn) forgetOutgoing(o *outgoing, free []*txFrame) {
-	for _, f := range free {
-		c.drop(f)
-	}
+// forgetOutgoing is the end of a transfer that finalize has marked.
+func (c *conn) forgetOutgoing(o *outgoing, idle []*txFrame) {
+	o.dispose(idle)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.outs, o.handle)

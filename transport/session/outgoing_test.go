@@ -54,9 +54,18 @@ func TestKeep(t *testing.T) {
 	b.kept(1)
 	b.ack(n, 0, math.MaxUint32)
 	b.kept(0)
+	// What was durable before it was sent is not kept.
 	b.say(&wire.Grant{Handle: n, Epoch: testEpoch, Total: testWindow + 1})
 	must(t, put(t.Context(), out, 3, math.MaxUint32))
 	b.sent()
+	b.kept(0)
+	out.Cancel("done")
+	hear[*wire.Cancel](b.script)
+
+	out, n = b.outgoing(transport.Request{})
+	must(t, put(t.Context(), out, 3, math.MaxUint32))
+	b.sent()
+	b.ack(n, 1, math.MaxUint32-1)
 	b.kept(1)
 	b.ack(n, 1, math.MaxUint32, 0, 5, 2, 1) // up to the last block there can be
 	b.kept(0)
@@ -341,7 +350,7 @@ func TestLease(t *testing.T) {
 	must(t, err)
 	slot, err := large.Take(t.Context(), nil)
 	must(t, err)
-	l = transport.NewLease(large.Payload(), nil)
+	l = transport.NewLease(large.Payload(), "", nil)
 	l.Reset(slot)
 	if _, err := l.Reserve(0, 0, testPayload+1); err != nil {
 		t.Fatal(err)

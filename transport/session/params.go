@@ -32,6 +32,12 @@ const (
 	// them once in 10^8 frames; what fails more often is broken.
 	maxRepeats = 3
 
+	// maxAcked is how many separate ranges of durable blocks a transfer notes for
+	// frames that it will be given later. Blocks become durable in the chain's
+	// order, one range; those that were there before make more. What is beyond is
+	// acknowledged again when it is sent.
+	maxAcked = 4096
+
 	// maxBad is how many pieces that the caller has to send again a peer may
 	// report between two flushes. A link that damages more is beyond repair by repeating; the transfer is
 	// cancelled.

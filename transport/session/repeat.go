@@ -201,7 +201,8 @@ func (o *outgoing) recall(missing []transport.Piece, below uint64) (rest []trans
 			}
 		}
 		// What has a higher number is on its way, and the next flush tells.
-		if lost.empty() || f.seq < below && !o.lacks(f, lost) {
+		said := f.seq < below || f.seq == neverSent
+		if lost.empty() || said && !o.lacks(f, lost) {
 			continue
 		}
 		for _, p := range f.pieces[lost.lo:lost.hi] {

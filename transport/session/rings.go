@@ -77,17 +77,18 @@ type pools struct {
 	tx     chan *txFrame
 	leases chan *transport.Lease
 	rx     chan *rxFrame
-	limit  int // payload bytes of a lease
+	limit  int    // payload bytes of a lease
+	sums   string // the connection's checksum algorithm
 
 	released func(*transport.Lease) // takes leases back that are not sent
 }
 
-func newPools(sendSlots, recvSlots, maxPayload int, released func(*transport.Lease)) pools {
+func newPools(sendSlots, recvSlots, maxPayload int, sums string, released func(*transport.Lease)) pools {
 	return pools{
 		tx:     make(chan *txFrame, sendSlots),
 		leases: make(chan *transport.Lease, sendSlots),
 		rx:     make(chan *rxFrame, recvSlots),
-		limit:  maxPayload, released: released,
+		limit:  maxPayload, sums: sums, released: released,
 	}
 }
 
@@ -113,7 +114,7 @@ func (p *pools) getLease() *transport.Lease {
 	case l := <-p.leases:
 		return l
 	default:
-		return transport.NewLease(p.limit, p.released)
+		return transport.NewLease(p.limit, p.sums, p.released)
 	}
 }
 

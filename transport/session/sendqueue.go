@@ -2,42 +2,60 @@ package session
 
 import "sync"
 
-// sendQueue is the frames that have a sequence number and no lane yet, oldest
-// first. Whichever lane is free takes the next. It has no limit of its own: every
-// frame has a slot.
+// sendQueue is the frames that have a sequence number and no lane yet. Whichever
+// lane is free takes the next. Transfers take turns, a frame each, so that one
+// with a window full of frames delays the first frame of another by no more than
+// a frame; the frames of one transfer keep their order. It has no limit of its
+// own: every frame has a slot. No operation allocates, and none but remove takes
+// longer the more there is.
 type sendQueue struct {
 	wake chan struct{} // capacity 1: there may be a frame
 
-	mu         sync.Mutex // guards the fields below, and txFrame.next
-	head, tail *txFrame
+	mu   sync.Mutex // guards what follows, all sendLines and txFrame.next
+	turn *sendLine  // whose turn it is, in a ring of those that have frames; nil: there are none
 }
 
-// push adds f at the end.
+// sendLine is the frames of one transfer in the queue, oldest first.
+type sendLine struct {
+	head, tail *txFrame
+	next, prev *sendLine // in the ring; nil while there are no frames
+}
+
+// push adds f behind the frames of its transfer. One that had none has its first
+// turn after every other had one.
 func (q *sendQueue) push(f *txFrame) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	f.next = nil
-	if q.tail == nil {
-		q.head = f
+	l := &f.o.line
+	if l.tail == nil {
+		l.head = f
+		q.enter(l)
 	} else {
-		q.tail.next = f
+		l.tail.next = f
 	}
-	q.tail = f
+	l.tail = f
 	signal(q.wake)
 }
 
-// pop takes the first frame, nil when there is none.
+// pop takes the first frame of the transfer whose turn it is, nil when there is
+// none.
 func (q *sendQueue) pop() *txFrame {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	f := q.head
-	if f == nil {
+	l := q.turn
+	if l == nil {
 		return nil
 	}
-	q.head, f.next = f.next, nil
-	if q.head == nil {
-		q.tail = nil
+	f := l.head
+	l.head, f.next = f.next, nil
+	if l.head == nil {
+		l.tail = nil
+		q.leave(l)
 	} else {
+		q.turn = l.next
+	}
+	if q.turn != nil {
 		signal(q.wake)
 	}
 	return f
@@ -47,13 +65,39 @@ func (q *sendQueue) pop() *txFrame {
 func (q *sendQueue) remove(o *outgoing) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	at, last := &q.head, (*txFrame)(nil)
-	for f := q.head; f != nil; f = *at {
-		if f.o == o {
-			*at, f.next, f.busy = f.next, nil, false
-			continue
-		}
-		at, last = &f.next, f
+	l := &o.line
+	if l.head == nil {
+		return
 	}
-	q.tail = last
+	for f := l.head; f != nil; {
+		after := f.next
+		f.next, f.busy = nil, false
+		f = after
+	}
+	l.head, l.tail = nil, nil
+	q.leave(l)
+}
+
+// enter puts l into the ring, in front of the line whose turn it is: the last to
+// come. The caller holds mu.
+func (q *sendQueue) enter(l *sendLine) {
+	if q.turn == nil {
+		l.next, l.prev = l, l
+		q.turn = l
+		return
+	}
+	l.next, l.prev = q.turn, q.turn.prev
+	l.prev.next, l.next.prev = l, l
+}
+
+// leave takes l out of the ring. The caller holds mu.
+func (q *sendQueue) leave(l *sendLine) {
+	if q.turn == l {
+		q.turn = l.next
+	}
+	if l.next == l {
+		q.turn = nil
+	}
+	l.prev.next, l.next.prev = l.next, l.prev
+	l.next, l.prev = nil, nil
 }

@@ -22,6 +22,9 @@ type ProxyOptions struct {
 	// directions and all connections together. 0: never.
 	CutAfter int64
 
+	// Once makes it one cut: later connections are forwarded.
+	Once bool
+
 	// Reset makes the cut a reset instead of an orderly end of the stream.
 	Reset bool
 
@@ -51,6 +54,7 @@ type Proxy struct {
 	stop    context.CancelFunc
 	passed  atomic.Int64
 	swallow atomic.Bool
+	wasCut  atomic.Bool
 	wait    sync.WaitGroup
 
 	mu     sync.Mutex // guards what follows
@@ -197,10 +201,11 @@ func (p *Proxy) pass(to *net.TCPConn, b []byte, fromDialler bool) bool {
 	end := p.passed.Add(int64(len(b)))
 	begin := end - int64(len(b))
 	p.flip(b, begin)
-	if p.o.CutAfter == 0 || end <= p.o.CutAfter {
+	if p.o.CutAfter == 0 || end <= p.o.CutAfter || p.o.Once && begin > p.o.CutAfter && p.wasCut.Load() {
 		_, err := to.Write(b)
 		return err == nil
 	}
+	p.wasCut.Store(true)
 	if keep := p.o.CutAfter - begin; keep > 0 {
 		to.Write(b[:keep]) //nolint:errcheck // the connection ends here
 	}

@@ -146,3 +146,34 @@ func TestProxySwallows(t *testing.T) {
 		t.Errorf("error %v, %d bytes passed", recvErr, p.Passed())
 	}
 }
+
+// TestProxyCutsOnce: after its cut it forwards other connections.
+func TestProxyCutsOnce(t *testing.T) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	p := NewProxy(t, l.Addr().String(), ProxyOptions{CutAfter: 1000, Once: true})
+	for i, want := range []int{1000, 5000, 5000} {
+		received := start(func() ([]byte, error) {
+			c, err := l.Accept()
+			if err != nil {
+				return nil, err
+			}
+			defer c.Close()
+			return io.ReadAll(c)
+		})
+		var dialer net.Dialer
+		c, err := dialer.DialContext(t.Context(), "tcp", p.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Write(make([]byte, 5000)) // the first one is cut
+		c.Close()
+		if r := <-received; len(r.v) != want || r.err != nil {
+			t.Errorf("connection %d: %d bytes arrived, %v, want %d", i, len(r.v), r.err, want)
+		}
+	}
+}

@@ -16,8 +16,8 @@ type check struct {
 
 // checks is the whole suite, in the order of the contract.
 func checks() []check {
-	return slices.Concat(factChecks(), linkChecks(), trafficChecks(), creditChecks(), keepChecks(), flushChecks(),
-		finishChecks(), cancelChecks(), deadlineChecks(), silenceChecks(), closeChecks(), admitChecks(), errorChecks(), partChecks(),
+	return slices.Concat(factChecks(), linkChecks(), trafficChecks(), creditChecks(), keepChecks(), salvageChecks(),
+		flushChecks(), finishChecks(), cancelChecks(), deadlineChecks(), silenceChecks(), closeChecks(), admitChecks(), errorChecks(), partChecks(),
 		faultChecks(), damageChecks(), peerChecks(), proxyChecks())
 }
 

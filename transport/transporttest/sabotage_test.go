@@ -278,3 +278,22 @@ func (c denier) Flush(ctx context.Context) error {
 	}
 	return err
 }
+
+// widener sends what the peer has too.
+type widener struct{ transport.Outgoing }
+
+func (c widener) Send(ctx context.Context, l *transport.Lease) error {
+	l.Narrow(0, len(l.Pieces()))
+	return c.Outgoing.Send(ctx, l)
+}
+
+// forgetter keeps no frame that it need not send.
+type forgetter struct{ transport.Outgoing }
+
+func (c forgetter) Send(ctx context.Context, l *transport.Lease) error {
+	if lo, hi := l.Wanted(); lo == hi {
+		l.Release()
+		return nil
+	}
+	return c.Outgoing.Send(ctx, l)
+}

@@ -1,0 +1,97 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"pdlink/transport"
+)
+
+// neverSent is the number of a frame that is kept and was not sent on this
+// connection: the peer has its pieces already.
+const neverSent = math.MaxUint64
+
+// hold keeps a frame of which nothing has to be sent until its blocks are
+// durable.
+func (o *outgoing) hold(f *txFrame) error {
+	o.mu.Lock()
+	if err := o.shut(); err != nil {
+		o.mu.Unlock()
+		return err
+	}
+	o.touch(f)
+	free := len(f.blocks) == 0
+	if !free {
+		f.seq, f.at = neverSent, len(o.kept)
+		o.kept = append(o.kept, f)
+	}
+	o.mu.Unlock()
+	if free {
+		o.c.drop(f)
+	}
+	return nil
+}
+
+// move copies an ended lease of another ring into one of this connection's, which
+// has ended too. Of a transfer that ends meanwhile it returns the lease as it was,
+// with the error; otherwise none with an error.
+func (o *outgoing) move(ctx context.Context, l *transport.Lease) (*transport.Lease, error) {
+	slot, err := o.ring.Take(ctx, o.done)
+	if err != nil {
+		if why := o.why(); why != nil {
+			return l, why
+		}
+		l.Free()
+		return nil, fmt.Errorf("send: take a slot for a frame of another ring: %w", err)
+	}
+	to := o.c.pool.getLease()
+	to.Reset(slot)
+	err = l.MoveTo(to)
+	to.End()
+	l.Free()
+	if err != nil {
+		to.Free()
+		return nil, fmt.Errorf("send: %w", err)
+	}
+	return to, nil
+}
+
+// reject is the end of a frame that could not be queued: it is saved where those
+// that were kept are.
+func (o *outgoing) reject(f *txFrame) {
+	o.mu.Lock()
+	saved := o.rescue
+	o.mu.Unlock()
+	if saved {
+		o.save(f)
+	} else {
+		o.c.drop(f)
+	}
+}
+
+// dispose drops the kept frames of a transfer that has ended, or saves them.
+func (o *outgoing) dispose(idle []*txFrame) {
+	o.mu.Lock()
+	saved := o.rescue
+	o.mu.Unlock()
+	if !saved {
+		for _, f := range idle {
+			o.c.drop(f)
+		}
+		return
+	}
+	slices.SortFunc(idle, func(a, b *txFrame) int { return cmp.Compare(a.seq+1, b.seq+1) }) // neverSent first
+	for _, f := range idle {
+		o.save(f)
+	}
+}
+
+// save hands a frame to the opener's salvage.
+func (o *outgoing) save(f *txFrame) {
+	l := f.lease
+	o.c.pool.putTx(f)
+	o.keep.Add(l.Revive(o.c.facts.Sum))
+}
