@@ -19,30 +19,33 @@ type resolver interface {
 
 // insecure is the error for an address that strangers can reach.
 func insecure(what string) error {
-	return fmt.Errorf("%w: %s is not loopback; use 127.0.0.1 or [::1], for example through an ssh tunnel: "+
-		"only peer keys make other addresses possible and this link has none", transport.ErrInsecure, what)
+	return fmt.Errorf("%w: %s is not loopback, and this link has no keys: run `pdlink keys init` and `pdlink keys pair` on both hosts, "+
+		"or use 127.0.0.1 or [::1], for example through an ssh tunnel", transport.ErrInsecure, what)
 }
 
 // resolve returns the socket addresses that addr ("host:port") means, IPv4
-// first, at least one. All of them are loopback, else the error Is
-// ErrInsecure. A missing host means every interface and is refused too.
-func resolve(ctx context.Context, r resolver, addr string) ([]netip.AddrPort, error) {
-	if addr == "" {
+// first, at least one. With keys a missing host means every interface: one
+// address without an IP. Without keys all of them are loopback, else the error
+// Is ErrInsecure; that includes a missing host.
+func resolve(ctx context.Context, r resolver, addr string, withKeys bool) ([]netip.AddrPort, error) {
+	if addr == "" && !withKeys {
 		return nil, insecure("an empty address (every interface)")
 	}
 	host, service, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, fmt.Errorf("tcp: address %q: want host:port: %w", addr, err)
 	}
-	if host == "" {
+	if host == "" && !withKeys {
 		return nil, insecure(fmt.Sprintf("%q (every interface)", addr))
 	}
-	ips, err := lookup(ctx, r, host)
-	if err != nil {
-		return nil, fmt.Errorf("tcp: look up host of %q: %w", addr, err)
+	ips := []netip.Addr{{}}
+	if host != "" {
+		if ips, err = lookup(ctx, r, host); err != nil {
+			return nil, fmt.Errorf("tcp: look up host of %q: %w", addr, err)
+		}
 	}
 	for _, ip := range ips {
-		if !ip.IsLoopback() {
+		if !withKeys && !ip.IsLoopback() {
 			return nil, insecure(fmt.Sprintf("%q (%v)", addr, ip))
 		}
 	}
@@ -55,6 +58,14 @@ func resolve(ctx context.Context, r resolver, addr string) ([]netip.AddrPort, er
 		out[i] = netip.AddrPortFrom(ip, uint16(port))
 	}
 	return out, nil
+}
+
+// socketAddr is the text of an address that resolve returned.
+func socketAddr(a netip.AddrPort) string {
+	if !a.Addr().IsValid() {
+		return fmt.Sprintf(":%d", a.Port())
+	}
+	return a.String()
 }
 
 // lookup returns the distinct addresses of host, IPv4 first, at least one.

@@ -84,7 +84,7 @@ func TestResolveTakesOnlyLoopback(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.addr, func(t *testing.T) {
-			got, err := resolve(t.Context(), testNames(), tt.addr)
+			got, err := resolve(t.Context(), testNames(), tt.addr, false)
 			var words []string
 			for _, a := range got {
 				words = append(words, a.String())
@@ -98,10 +98,37 @@ func TestResolveTakesOnlyLoopback(t *testing.T) {
 			if errors.Is(err, transport.ErrInsecure) != tt.insecure {
 				t.Errorf("error %v: Is ErrInsecure is not %v", err, tt.insecure)
 			}
-			if tt.insecure && !strings.Contains(err.Error(), "127.0.0.1 or [::1]") {
-				t.Errorf("error %q does not name the fix", err)
+			if tt.insecure {
+				saysFix(t, err, "127.0.0.1 or [::1]", "`pdlink keys init`", "`pdlink keys pair`")
 			}
 		})
+	}
+}
+
+func TestResolveTakesAllWithKeys(t *testing.T) {
+	for addr, want := range map[string]string{
+		"":                        "",
+		":80":                     ":80",
+		"0.0.0.0:80":              "0.0.0.0:80",
+		"[::]:80":                 "[::]:80",
+		"10.0.0.1:80":             "10.0.0.1:80",
+		"[fe80::1%eth0]:80":       "[fe80::1%eth0]:80",
+		"[::ffff:192.168.1.1]:80": "192.168.1.1:80",
+		"mixed:80":                "127.0.0.1:80 192.168.1.7:80",
+		"lan:80":                  "10.0.0.1:80",
+		"nobody:80":               "",
+		"unheard-of:80":           "",
+		"127.0.0.1":               "",
+		"127.0.0.1:65536":         "",
+	} {
+		got, err := resolve(t.Context(), testNames(), addr, true)
+		var words []string
+		for _, a := range got {
+			words = append(words, socketAddr(a))
+		}
+		if s := strings.Join(words, " "); s != want || (err == nil) != (want != "") || errors.Is(err, transport.ErrInsecure) {
+			t.Errorf("%q resolved to %q, %v, want %q", addr, s, err, want)
+		}
 	}
 }
 

@@ -50,7 +50,7 @@ func TestFirstMessageAttacks(t *testing.T) {
 		"empty hello":       message(wire.TypeHello, 0, 0),
 		"empty lane hello":  message(wire.TypeLaneHello, 0, 0),
 		"hello of nonsense": message(wire.TypeHello, 200, 7),
-		"unknown optional":  seal([]byte{4: 250, 5: wire.FlagOptional, 15: 0}, 0),
+		"unknown optional":  resum([]byte{4: 250, 5: wire.FlagOptional, 15: 0}, 0),
 	}
 	l, s, r := listen(t, Options{})
 	for name, sent := range tests {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"pdlink/transport"
+	"pdlink/transport/seal"
 	"pdlink/transport/session"
 )
 
@@ -65,8 +66,29 @@ func BenchmarkFloor(b *testing.B) {
 }
 
 // BenchmarkDriver is the link without the session: real frame headers.
-func BenchmarkDriver(b *testing.B) {
+func BenchmarkDriver(b *testing.B) { benchDriver(b, nil) }
+
+// BenchmarkSealed is BenchmarkDriver with keys.
+func BenchmarkSealed(b *testing.B) {
+	for _, suite := range []seal.Suite{seal.AES128GCM, seal.AES256GCM, seal.Clear} {
+		b.Run(suite.String(), func(b *testing.B) {
+			benchDriver(b, func(x, y *driver) error {
+				client, server := guards(suite)
+				return errors.Join(x.protect(client), y.protect(server))
+			})
+		})
+	}
+}
+
+// benchDriver moves frames between two drivers, which protect has prepared, and
+// reports the processor time of both ends together.
+func benchDriver(b *testing.B, protect func(x, y *driver) error) {
 	x, y := driverPair(b, 1)
+	if protect != nil {
+		if err := protect(x, y); err != nil {
+			b.Fatal(err)
+		}
+	}
 	if err := tune(x.lanes[0].conn, benchCongestion(b)); err != nil {
 		b.Fatal(err)
 	}
@@ -77,6 +99,7 @@ func BenchmarkDriver(b *testing.B) {
 	b.ReportAllocs()
 	done := make(chan error, 1)
 	b.ResetTimer()
+	begin := cpuTime()
 	go func() {
 		var at []byte
 		place := func([]byte) ([]byte, error) { return at[transport.HeaderRoom:], nil }
@@ -98,6 +121,7 @@ func BenchmarkDriver(b *testing.B) {
 	if err := <-done; err != nil {
 		b.Fatal(err)
 	}
+	b.ReportMetric((cpuTime()-begin).Seconds()/(float64(b.N)*benchPayload/1e9), "cpu-s/GB")
 }
 
 // BenchmarkLoopback is the whole link: one transfer of frames that the receiver

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"bufio"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -12,10 +13,12 @@ import (
 	"pdlink/transport/wire"
 )
 
-// control frames messages on a control socket. Reading and writing may happen
+// control frames messages on a control channel. Reading and writing may happen
 // at the same time, each by one goroutine.
 type control struct {
-	conn  *net.TCPConn
+	sock  socket
+	tls   *tls.Conn // on sock, when the link has keys; else nil
+	conn  net.Conn  // what messages go through: tls, or sock
 	in    *bufio.Reader
 	first []byte // a message that was read before control was made
 	msg   []byte // backing of the message returned last
@@ -24,8 +27,15 @@ type control struct {
 	hold  bool
 }
 
-func newControl(conn *net.TCPConn, limit int) *control {
-	return &control{conn: conn, in: bufio.NewReaderSize(conn, controlBuffer), limit: limit}
+// newControl is for a control channel in clear.
+func newControl(sock socket, limit int) *control {
+	return &control{sock: sock, conn: sock, in: bufio.NewReaderSize(sock, controlBuffer), limit: limit}
+}
+
+// newSecureControl is for the application data of a TLS session on sock, and
+// takes a hello first.
+func newSecureControl(sock socket, t *tls.Conn) *control {
+	return &control{sock: sock, tls: t, conn: t, in: bufio.NewReaderSize(t, controlBuffer), limit: wire.MaxHello}
 }
 
 // agreed sets the limit that the handshake gave.

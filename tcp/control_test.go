@@ -18,7 +18,7 @@ func FuzzReadMessage(f *testing.F) {
 	for _, m := range [][]byte{
 		nil, {1}, message(wire.TypeGrant, 16, 0), message(wire.TypeHello, 4000, 1),
 		message(wire.TypeOpen, 70_000, 2), message(wire.TypeOpen, 1<<20, 0)[:100],
-		seal([]byte{4: byte(wire.TypeOpen), 15: 0}, 1<<32-1), damaged(message(wire.TypeOpen, 100, 0), 2), []byte("GET / HTTP/1.1\r\n\r\n"),
+		resum([]byte{4: byte(wire.TypeOpen), 15: 0}, 1<<32-1), damaged(message(wire.TypeOpen, 100, 0), 2), []byte("GET / HTTP/1.1\r\n\r\n"),
 	} {
 		f.Add(m, 1<<20, false)
 		f.Add(append(m, 1, 2, 3), 1000, true)
@@ -26,7 +26,7 @@ func FuzzReadMessage(f *testing.F) {
 	f.Fuzz(func(t *testing.T, sent []byte, limit int, fix bool) {
 		if fix && len(sent) >= wire.ControlPrefix {
 			sent = bytes.Clone(sent)
-			seal(sent, int(binary.LittleEndian.Uint32(sent)))
+			resum(sent, int(binary.LittleEndian.Uint32(sent)))
 		}
 		r := bytes.NewReader(sent)
 		got, err := readMessage(r, nil, limit)

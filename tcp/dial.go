@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -9,42 +10,69 @@ import (
 	"time"
 
 	"pdlink/transport"
+	"pdlink/transport/keys"
+	"pdlink/transport/seal"
 	"pdlink/transport/session"
 	"pdlink/transport/wire"
 )
 
 // Dial connects to a listener at addr ("host:port"). When the host has several
 // addresses they are tried in turn. Errors: ErrInsecure for an address that is
-// not loopback, ErrIncompatible, ErrLost (the peer hung up during the
-// handshake), ErrProtocol (it is no pdlink), the context's, and what the network
-// said. An attempt that takes longer than DialTimeout ends with
-// context.DeadlineExceeded.
+// not loopback where the link has no keys, and where the two ends' keys do not
+// fit (keys.ErrUnknownPeer, keys.ErrRefused and keys.ErrNoKeys say how);
+// ErrIncompatible, ErrLost (the peer hung up during the handshake), ErrProtocol
+// (it is no pdlink), the context's, and what the network said. An attempt that
+// takes longer than DialTimeout ends with context.DeadlineExceeded.
 func (l *Link) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	if err := l.wants(); err != nil {
+		return nil, fmt.Errorf("tcp: dial %s: %w", addr, err)
+	}
 	ctx, cancel := context.WithTimeout(ctx, l.o.DialTimeout)
 	defer cancel()
-	addrs, err := resolve(ctx, l.names, addr)
+	addrs, err := resolve(ctx, l.names, addr, l.o.Keys != nil)
 	if err != nil {
 		return nil, err
 	}
-	if addrs[0].Port() == 0 {
+	switch {
+	case addrs[0].Port() == 0:
 		return nil, fmt.Errorf("tcp: dial %s: port 0 is for listening only", addr)
+	case !addrs[0].Addr().IsValid():
+		return nil, fmt.Errorf("tcp: dial %s: want host:port, a host is missing", addr)
 	}
 	c, at, err := l.dialFirst(ctx, addrs)
 	if err != nil {
 		return nil, fmt.Errorf("tcp: dial %s: %w", addr, err)
 	}
-	conn, err := l.connect(ctx, c, at)
+	conn, err := l.connect(ctx, c, func(ctx context.Context) (socket, error) { return l.dialSocket(ctx, at) })
 	if err != nil {
 		return nil, fmt.Errorf("tcp: dial %s: %w", addr, err)
 	}
 	return conn, nil
 }
 
+// wants looks whether the peer that is wanted can be had at all.
+func (l *Link) wants() error {
+	if l.o.Peer == "" {
+		return nil
+	}
+	if l.o.Keys == nil {
+		return fmt.Errorf("%w: peer %q is wanted and the link has no keys", transport.ErrInvalid, l.o.Peer)
+	}
+	if _, err := l.o.Keys.ClientConfig(l.o.Peer); err != nil {
+		return fmt.Errorf("%w: %w", transport.ErrInsecure, err)
+	}
+	return nil
+}
+
 // dialFirst returns a socket to the first address that answers, and which it is.
-func (l *Link) dialFirst(ctx context.Context, addrs []netip.AddrPort) (*net.TCPConn, netip.AddrPort, error) {
+// Each gets its share of the time, so that one that is silent does not take the
+// others'.
+func (l *Link) dialFirst(ctx context.Context, addrs []netip.AddrPort) (socket, netip.AddrPort, error) {
 	var errs []error
-	for _, a := range addrs {
-		c, err := l.dialSocket(ctx, a)
+	for i, a := range addrs {
+		share, cancel := shareOf(ctx, len(addrs)-i)
+		c, err := l.dialSocket(share, a)
+		cancel()
 		if err == nil {
 			return c, a, nil
 		}
@@ -56,9 +84,18 @@ func (l *Link) dialFirst(ctx context.Context, addrs []netip.AddrPort) (*net.TCPC
 	return nil, netip.AddrPort{}, errors.Join(errs...)
 }
 
+// shareOf is ctx with a fair part of its time for the first of n attempts.
+func shareOf(ctx context.Context, n int) (context.Context, context.CancelFunc) {
+	end, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, time.Until(end)/time.Duration(n))
+}
+
 // dialSocket returns a socket with the link's options. TCP_NODELAY is on, as Go
 // sets it: a grant must not wait for the ack of the grant before.
-func (l *Link) dialSocket(ctx context.Context, a netip.AddrPort) (*net.TCPConn, error) {
+func (l *Link) dialSocket(ctx context.Context, a netip.AddrPort) (socket, error) {
 	d := net.Dialer{KeepAliveConfig: keepAlive()}
 	c, err := d.DialContext(ctx, "tcp", a.String())
 	if err != nil {
@@ -80,59 +117,129 @@ func (l *Link) dialSocket(ctx context.Context, a netip.AddrPort) (*net.TCPConn, 
 }
 
 // check looks at a socket's addresses and sets the link's options on it.
-func (l *Link) check(c *net.TCPConn) error {
-	if err := checkSocket(c); err != nil {
-		return err
+func (l *Link) check(c socket) error {
+	if l.unix {
+		return nil // who may connect is a matter of the file's mode
+	}
+	if l.o.Keys == nil {
+		if err := checkSocket(c); err != nil {
+			return err
+		}
 	}
 	return tune(c, l.o.Congestion)
 }
 
-// connect does the handshake on c, a fresh control socket to at, dials the lanes
-// and starts the session. It owns c.
-func (l *Link) connect(ctx context.Context, c *net.TCPConn, at netip.AddrPort) (conn transport.Conn, err error) {
-	sockets := []*net.TCPConn{c}
+// connect does the handshake on c, a fresh control socket, gets the lanes from
+// dial and starts the session. It owns c.
+func (l *Link) connect(ctx context.Context, c socket, dial func(context.Context) (socket, error)) (conn transport.Conn, err error) {
+	a := &arrival{ctl: newControl(c, wire.MaxHello), opts: l.session()}
 	defer func() {
-		if err == nil {
-			return
-		}
-		for _, s := range sockets {
-			closeSocket(s) //nolint:errcheck // the error that counts is returned
+		if err != nil {
+			a.close()
 		}
 	}()
-	ctl := newControl(c, wire.MaxHello)
-	o := l.session()
-	agreed, err := shake(ctx, ctl, session.Client, &o)
-	if err != nil {
+	if err := l.meet(ctx, a); err != nil {
 		return nil, err
 	}
-	for i := range agreed.Lanes {
-		s, err := l.dialSocket(ctx, at)
+	for i := range a.agreed.Lanes {
+		s, err := dial(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("lane %d: %w", i, err)
 		}
-		sockets = append(sockets, s)
-		if err := bindLane(ctx, s, agreed.Token, i); err != nil {
+		a.lanes = append(a.lanes, s)
+		if err := bindLane(ctx, s, a.agreed.Token, i, a.guard); err != nil {
 			return nil, fmt.Errorf("lane %d: %w", i, err)
 		}
 	}
-	return l.start(ctl, sockets[1:], agreed, o)
+	return l.start(a)
 }
 
-// start makes the session of a connection that is complete. It owns the sockets
+// meet does the client's handshakes on the control socket: with keys the one of
+// TLS, then the hellos.
+func (l *Link) meet(ctx context.Context, a *arrival) (err error) {
+	if l.o.Keys == nil {
+		if a.agreed, err = shake(ctx, a.ctl, session.Client, &a.opts); err != nil {
+			return err
+		}
+		if seal.Named(a.agreed.PeerFeatures) {
+			return errNoKeysHere()
+		}
+		return nil
+	}
+	sock := a.ctl.sock
+	peer, err := l.secure(ctx, a)
+	if err != nil {
+		return fmt.Errorf("handshake: %w", err)
+	}
+	a.agreed, err = shake(ctx, a.ctl, session.Client, &a.opts)
+	if keys.Refused(err) { // the server's word on this end's key comes now
+		err = l.explain(sock, err)
+	}
+	if err != nil {
+		return err
+	}
+	a.guard, err = newGuard(a.ctl, peer, session.Client, &a.agreed)
+	return err
+}
+
+// secure makes the control socket a TLS session with the peer that is wanted.
+func (l *Link) secure(ctx context.Context, a *arrival) (keys.Admission, error) {
+	sock := a.ctl.sock
+	config, err := l.o.Keys.ClientConfig(l.o.Peer)
+	if err != nil {
+		return keys.Admission{}, l.explain(sock, err)
+	}
+	t := tls.Client(sock, tuneTLS(config))
+	if err := t.HandshakeContext(ctx); err != nil {
+		if ctx.Err() != nil {
+			return keys.Admission{}, ctx.Err()
+		}
+		return keys.Admission{}, l.explain(sock, err)
+	}
+	a.ctl = newSecureControl(sock, t)
+	return l.admit(a.ctl)
+}
+
+// admit returns the right of the peer of a TLS session to be connected.
+func (l *Link) admit(ctl *control) (keys.Admission, error) {
+	key, err := keys.PeerKey(ctl.tls.ConnectionState())
+	if err != nil {
+		return keys.Admission{}, l.explain(ctl.sock, err)
+	}
+	peer, err := l.o.Keys.Admit(key)
+	return peer, l.explain(ctl.sock, err)
+}
+
+// tuneTLS sets what the link wants of a session: whole records, since a plan of
+// megabytes is not read as it comes.
+func tuneTLS(c *tls.Config) *tls.Config {
+	c.DynamicRecordSizingDisabled = true
+	return c
+}
+
+// start makes the session of a connection that is complete. It owns what a has
 // when it succeeds.
-func (l *Link) start(ctl *control, lanes []*net.TCPConn, agreed session.Agreement, o session.Options) (transport.Conn, error) {
-	ctl.agreed(agreed.MaxMeta)
-	d, err := newDriver(ctl, lanes, agreed.MaxPayload, l.o.LowWater)
+func (l *Link) start(a *arrival) (transport.Conn, error) {
+	a.ctl.agreed(a.agreed.MaxMeta)
+	d, err := newDriver(a.ctl, a.lanes, a.agreed.MaxPayload, l.o.LowWater)
 	if err != nil {
 		return nil, err
 	}
-	return &conn{Conn: session.New(d, agreed, o, facts(ctl.conn)), d: d}, nil
+	f := l.facts(a.ctl.sock)
+	if a.guard != nil {
+		if err := d.protect(a.guard); err != nil {
+			return nil, err
+		}
+		f.Sealed = a.guard.sealed()
+		f.ZeroCopy = !f.Sealed
+	}
+	return &conn{Conn: session.New(d, a.agreed, a.opts, f), d: d}, nil
 }
 
-// shake runs the session's handshake on a control socket, bounded by ctx. When
+// shake runs the session's handshake on a control channel, bounded by ctx. When
 // it fails the caller closes the socket.
 func shake(ctx context.Context, ctl *control, role session.Role, o *session.Options) (a session.Agreement, err error) {
-	err = bounded(ctx, ctl.conn, func() error {
+	err = bounded(ctx, ctl.sock, func() error {
 		a, err = session.Handshake(ctx, ctl, role, o)
 		return err
 	})
@@ -140,9 +247,13 @@ func shake(ctx context.Context, ctl *control, role session.Role, o *session.Opti
 }
 
 // bindLane tells the server which session and lane a socket is for, and waits
-// for its answer.
-func bindLane(ctx context.Context, c *net.TCPConn, tok token, index int) error {
-	hello, err := wire.AppendLaneHello(nil, &wire.LaneHello{Token: tok, Lane: uint16(index)})
+// for its answer. With keys both ends prove that the lane is theirs.
+func bindLane(ctx context.Context, c socket, tok token, index int, g *guard) error {
+	proof, err := g.prove(index)
+	if err != nil {
+		return err
+	}
+	hello, err := wire.AppendLaneHello(nil, &wire.LaneHello{Token: tok, Lane: uint16(index), Proof: proof})
 	if err != nil {
 		return err
 	}
@@ -157,18 +268,22 @@ func bindLane(ctx context.Context, c *net.TCPConn, tok token, index int) error {
 		if err != nil {
 			return fmt.Errorf("%w: read answer to lane hello: %w", transport.ErrLost, noEOF(err))
 		}
-		return checkLaneOK(msg, index)
+		return checkLaneOK(msg, index, g)
 	})
 }
 
 // checkLaneOK looks at the server's answer to a lane hello.
-func checkLaneOK(msg []byte, index int) error {
+func checkLaneOK(msg []byte, index int, g *guard) error {
 	m, err := wire.Decode(msg)
 	if err != nil {
 		return fmt.Errorf("answer to lane hello: %w", err)
 	}
-	if ok, is := m.(*wire.LaneOK); !is || int(ok.Lane) != index {
+	ok, is := m.(*wire.LaneOK)
+	if !is || int(ok.Lane) != index {
 		return fmt.Errorf("answer to lane hello: %w: %v", transport.ErrProtocol, m.Type())
+	}
+	if err := g.check(ok.Proof, index); err != nil {
+		return fmt.Errorf("answer to lane hello: %w", err)
 	}
 	return nil
 }
@@ -177,7 +292,7 @@ func checkLaneOK(msg []byte, index int) error {
 // then the context's. c has no deadline afterwards.
 func bounded(ctx context.Context, c net.Conn, f func() error) error {
 	stop := context.AfterFunc(ctx, func() {
-		c.SetDeadline(time.Unix(1, 0)) //nolint:errcheck // a dead socket unblocks by itself
+		c.SetDeadline(past()) //nolint:errcheck // a dead socket unblocks by itself
 	})
 	err := f()
 	if !stop() {

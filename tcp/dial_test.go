@@ -159,6 +159,27 @@ func TestDialTriesEveryAddress(t *testing.T) {
 	}
 }
 
+// One address that is silent does not take the time of the others.
+func TestDialSharesItsTime(t *testing.T) {
+	const whole = time.Minute
+	ctx, cancel := context.WithTimeout(t.Context(), whole)
+	defer cancel()
+	for n := 1; n <= 4; n++ {
+		share, cancel := shareOf(ctx, n)
+		end, ok := share.Deadline()
+		cancel()
+		want := whole / time.Duration(n)
+		if left := time.Until(end); !ok || left > want || left < want-whole/10 {
+			t.Errorf("first of %d attempts has %v, want %v", n, left, want)
+		}
+	}
+	share, cancel := shareOf(t.Context(), 2)
+	defer cancel()
+	if _, ok := share.Deadline(); ok {
+		t.Error("a deadline where there was none")
+	}
+}
+
 func TestDialRefused(t *testing.T) {
 	l, s, _ := listen(t, Options{})
 	s.Close()

@@ -1,14 +1,17 @@
-// Package tcp is the link over plain TCP sockets.
+// Package tcp is the link over TCP sockets, sealed where it has keys.
 //
 // A connection is one control socket and one or more lanes, all to the same
 // port. The client dials the control socket, both ends exchange hellos, and the
 // server's hello carries a random token. The client then dials the lanes; each
 // starts with the token and its index, the server binds it to the waiting
 // session and answers. From there on package session drives both ends, which
-// are equal.
+// are equal. With keys the control socket is a TLS session, and both ends of a
+// lane prove that they belong to it.
 //
 // Frames go out with one vectored write and are read into the memory of the
-// receiver's slot.
+// receiver's slot. A lane with keys seals a frame into memory of its own, as much
+// as its largest frame, because the frame's slot may be sent again; the receiver
+// opens it in its slot, a part at a time as it comes.
 //
 // # Sockets
 //
@@ -31,12 +34,17 @@
 //
 // # Who may connect
 //
-// The link has no keys, so it serves and dials loopback addresses only. Every
-// address that a host name resolves to must be one, and the address of the
-// socket that was really made is looked at again. Before a peer has proven that
-// it speaks the protocol it costs the listener one socket, one small buffer and
-// one goroutine for a bounded time, and the number of such peers is bounded:
-// when there are too many, the one that has waited longest is dropped.
+// Without keys the link serves and dials loopback addresses only. Every address
+// that a host name resolves to must be one, and the address of the socket that
+// was really made is looked at again. With keys it takes any address, and only
+// peers whose key is pinned, on loopback too; a connection ends within seconds
+// when its peer's key no longer is. Ends that do not fit fail with an error that
+// says what to run where.
+//
+// Before a peer has proven that it speaks the protocol, and with keys who it is,
+// it costs the listener one socket, one bounded buffer and one goroutine for a
+// bounded time, and the number of such peers is bounded: when there are too many,
+// the one that has waited longest is dropped.
 //
 // # Close
 //

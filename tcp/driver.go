@@ -27,14 +27,19 @@ type driver struct {
 	// the rest.
 	reading, writing sync.Mutex
 	ended            bool // guarded by reading: the peer's direction is over
+
+	// Of a connection with keys.
+	revoked  atomic.Pointer[error] // why it ended, when the peer's right did
+	quit     chan struct{}         // closed by Close
+	watching sync.WaitGroup
 }
 
 var _ session.Driver = (*driver)(nil)
 
 // newDriver owns the sockets when it succeeds. lowWater is Options.LowWater in
 // its range.
-func newDriver(ctl *control, lanes []*net.TCPConn, maxPayload, lowWater int) (*driver, error) {
-	d := &driver{ctl: ctl, lanes: make([]lane, len(lanes)), maxPayload: maxPayload, linger: lingerTime}
+func newDriver(ctl *control, lanes []socket, maxPayload, lowWater int) (*driver, error) {
+	d := &driver{ctl: ctl, lanes: make([]lane, len(lanes)), maxPayload: maxPayload, linger: lingerTime, quit: make(chan struct{})}
 	for i, c := range lanes {
 		d.lanes[i].conn = c
 		if err := d.lanes[i].in.sock.open(c, lowWater); err != nil {
@@ -42,6 +47,40 @@ func newDriver(ctl *control, lanes []*net.TCPConn, maxPayload, lowWater int) (*d
 		}
 	}
 	return d, nil
+}
+
+// protect gives each lane its keys, where g says that frames are sealed, and ends
+// the connection when the peer is no longer one. It is called before anything is
+// read or written. The secret is gone then.
+func (d *driver) protect(g *guard) error {
+	defer g.forget()
+	if g.sealed() {
+		for i := range d.lanes {
+			c, err := newCrypt(g, i, d.maxPayload)
+			if err != nil {
+				return err
+			}
+			d.lanes[i].crypt = c
+		}
+	}
+	d.watching.Go(func() {
+		select {
+		case <-g.peer.Revoked:
+			err := g.errGone()
+			d.revoked.Store(&err)
+			d.interrupt()
+		case <-d.quit:
+		}
+	})
+	return nil
+}
+
+// interrupt makes every call on a socket return.
+func (d *driver) interrupt() {
+	for i := range d.lanes {
+		d.lanes[i].conn.SetDeadline(past()) //nolint:errcheck // a dead socket unblocks by itself
+	}
+	d.ctl.sock.SetDeadline(past()) //nolint:errcheck // as above
 }
 
 // WriteControl implements session.Driver.
@@ -93,10 +132,16 @@ func (d *driver) ReadFrame(lane int, header []byte, place session.Placer) (int, 
 	return 0, d.why(fmt.Errorf("lane %d: %w", lane, err))
 }
 
-// why replaces the error of a call that Close interrupted.
+// why replaces the error of a call that was interrupted.
 func (d *driver) why(err error) error {
-	if err != nil && d.closed.Load() {
+	if err == nil {
+		return nil
+	}
+	if d.closed.Load() {
 		return net.ErrClosed
+	}
+	if revoked := d.revoked.Load(); revoked != nil {
+		return *revoked
 	}
 	return err
 }
@@ -109,41 +154,19 @@ func (d *driver) Close() error {
 	if !d.closed.CompareAndSwap(false, true) {
 		return nil
 	}
-	past := time.Unix(1, 0)
-	for i := range d.lanes {
-		d.lanes[i].conn.SetDeadline(past) //nolint:errcheck // a dead socket unblocks by itself
-	}
-	d.ctl.conn.SetDeadline(past) //nolint:errcheck // as above
+	close(d.quit)
+	d.watching.Wait()
+	d.interrupt()
 	d.reading.Lock()
 	d.writing.Lock()
-	if !d.ended {
-		lingerClose(d.ctl.conn, d.linger)
+	if !d.ended && d.revoked.Load() == nil {
+		lingerClose(d.ctl, d.linger, lingerBytes)
 	}
 	d.writing.Unlock()
 	d.reading.Unlock()
-	errs := []error{closeSocket(d.ctl.conn)}
+	errs := []error{closeSocket(d.ctl.sock)}
 	for i := range d.lanes {
 		errs = append(errs, closeSocket(d.lanes[i].conn))
 	}
 	return errors.Join(errs...)
-}
-
-// lingerClose ends this end's direction of c and reads what the peer still
-// sends, until it ends too or a bound is reached. The caller closes c.
-func lingerClose(c *net.TCPConn, limit time.Duration) {
-	if c.CloseWrite() != nil {
-		return
-	}
-	if c.SetReadDeadline(time.Now().Add(limit)) != nil {
-		return
-	}
-	io.CopyN(io.Discard, c, lingerBytes) //nolint:errcheck // whatever ends the wait ends it
-}
-
-// closeSocket closes c; that somebody else did is no error.
-func closeSocket(c net.Conn) error {
-	if err := c.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-		return fmt.Errorf("tcp: close: %w", err)
-	}
-	return nil
 }

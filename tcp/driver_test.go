@@ -47,7 +47,7 @@ func socketPair(t testing.TB) (a, b *net.TCPConn) {
 func driverPair(t testing.TB, lanes int) (a, b *driver) {
 	t.Helper()
 	ca, cb := socketPair(t)
-	var la, lb []*net.TCPConn
+	var la, lb []socket
 	for range lanes {
 		x, y := socketPair(t)
 		la, lb = append(la, x), append(lb, y)
@@ -57,7 +57,7 @@ func driverPair(t testing.TB, lanes int) (a, b *driver) {
 	return a, b
 }
 
-func newTestDriver(t testing.TB, ctl *net.TCPConn, lanes []*net.TCPConn, lowWater int) *driver {
+func newTestDriver(t testing.TB, ctl *net.TCPConn, lanes []socket, lowWater int) *driver {
 	t.Helper()
 	d, err := newDriver(newControl(ctl, wire.MaxControl), lanes, testPayload, lowWater)
 	if err != nil {
@@ -211,12 +211,12 @@ func message(kind wire.Type, n int, b byte) []byte {
 	for i := range n {
 		msg[wire.ControlPrefix+i] = b + byte(i)
 	}
-	return seal(msg, n)
+	return resum(msg, n)
 }
 
-// seal makes the prefix of a message say that its body has n bytes, and carry
+// resum makes the prefix of a message say that its body has n bytes, and carry
 // the checksums that belong to that.
-func seal(msg []byte, n int) []byte {
+func resum(msg []byte, n int) []byte {
 	le := binary.LittleEndian
 	le.PutUint32(msg, uint32(n))
 	le.PutUint32(msg[8:], uint32(xxh3.Hash(msg[wire.ControlPrefix:])))
@@ -270,7 +270,7 @@ func TestControlRefusesAndEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, b := driverPair(t, 1)
 			b.ctl.agreed(1000)
-			raw := a.ctl.conn
+			raw := a.ctl.sock
 			if _, err := raw.Write(tt.sent); err != nil {
 				t.Fatal(err)
 			}
@@ -293,10 +293,10 @@ func damaged(msg []byte, at int) []byte {
 // length says that more will come.
 func TestDamagedLengthIsNotWaitedFor(t *testing.T) {
 	a, b := driverPair(t, 1)
-	if _, err := a.ctl.conn.Write(damaged(message(wire.TypeOpen, 500, 0), 1)); err != nil {
+	if _, err := a.ctl.sock.Write(damaged(message(wire.TypeOpen, 500, 0), 1)); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.ctl.conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := b.ctl.sock.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.ReadControl(); !errors.Is(err, transport.ErrProtocol) {
@@ -307,10 +307,10 @@ func TestDamagedLengthIsNotWaitedFor(t *testing.T) {
 func TestControlMemoryFollowsWhatArrived(t *testing.T) {
 	a, b := driverPair(t, 1)
 	claim := message(wire.TypeOpen, 16<<20, 0)[:wire.ControlPrefix+1000]
-	if _, err := a.ctl.conn.Write(claim); err != nil {
+	if _, err := a.ctl.sock.Write(claim); err != nil {
 		t.Fatal(err)
 	}
-	a.ctl.conn.CloseWrite()
+	a.ctl.sock.CloseWrite()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	_, err := b.ReadControl()
@@ -440,7 +440,7 @@ func TestDriverClosesItsSockets(t *testing.T) {
 				t.Errorf("lane %d is open: %v", i, err)
 			}
 		}
-		if err := d.ctl.conn.SetDeadline(time.Time{}); !errors.Is(err, net.ErrClosed) {
+		if err := d.ctl.sock.SetDeadline(time.Time{}); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("control is open: %v", err)
 		}
 	}
@@ -448,10 +448,10 @@ func TestDriverClosesItsSockets(t *testing.T) {
 
 func TestPeerGoneEndsCalls(t *testing.T) {
 	a, b := driverPair(t, 1)
-	b.lanes[0].conn.SetLinger(0) // a reset, as from a host that restarted
-	b.ctl.conn.SetLinger(0)
+	b.lanes[0].conn.(*net.TCPConn).SetLinger(0) // a reset, as from a host that restarted
+	b.ctl.sock.(*net.TCPConn).SetLinger(0)
 	b.lanes[0].conn.Close()
-	b.ctl.conn.Close()
+	b.ctl.sock.Close()
 	if _, err := a.ReadControl(); err == nil || errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("read control: %v", err)
 	}

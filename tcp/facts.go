@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"fmt"
-	"net"
 	"syscall"
 	"time"
 
@@ -54,7 +53,7 @@ var _ SocketReporter = (*conn)(nil)
 // Sockets implements SocketReporter.
 func (c *conn) Sockets() []SocketFacts {
 	out := make([]SocketFacts, 0, 1+len(c.d.lanes))
-	out, ok := appendFacts(out, c.d.ctl.conn, -1)
+	out, ok := appendFacts(out, c.d.ctl.sock, -1)
 	for i := range c.d.lanes {
 		if !ok {
 			return nil
@@ -72,7 +71,7 @@ func (c *conn) Sockets() []SocketFacts {
 }
 
 // appendFacts appends what the kernel says about a socket, or reports false.
-func appendFacts(out []SocketFacts, c *net.TCPConn, lane int) ([]SocketFacts, bool) {
+func appendFacts(out []SocketFacts, c socket, lane int) ([]SocketFacts, bool) {
 	f := SocketFacts{Lane: lane, Local: c.LocalAddr().String(), Remote: c.RemoteAddr().String()}
 	raw, err := c.SyscallConn()
 	if err != nil {

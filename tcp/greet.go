@@ -1,13 +1,16 @@
 package tcp
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 
 	"pdlink/transport"
+	"pdlink/transport/keys"
 	"pdlink/transport/session"
 	"pdlink/transport/wire"
 )
@@ -16,8 +19,8 @@ import (
 var errNobody = errors.New("tcp: nobody accepted the connection")
 
 // greet finds out what a fresh socket is for, and reports when it comes to
-// nothing. It owns c.
-func (s *listener) greet(c *net.TCPConn) {
+// nothing. It owns c and one of the rooms.
+func (s *listener) greet(c socket) {
 	ctx, cancel := context.WithTimeout(s.ctx, s.link.o.Session.HandshakeTimeout)
 	defer cancel()
 	err := s.receive(ctx, c)
@@ -26,72 +29,159 @@ func (s *listener) greet(c *net.TCPConn) {
 	}
 	closeSocket(c) //nolint:errcheck // the error that counts is reported
 	if s.ctx.Err() == nil {
-		s.link.o.OnReject(c.RemoteAddr().String(), err)
+		s.link.o.OnReject(remoteOf(c), err)
 	}
+}
+
+// visitor is a socket whose first message was read.
+type visitor struct {
+	ctl  *control
+	peer keys.Admission // of a TLS session
+	msg  []byte         // the message
+	kind wire.Type
 }
 
 // receive reads the first message of a socket and acts on it. The caller closes
 // c when it fails.
-func (s *listener) receive(ctx context.Context, c *net.TCPConn) error {
+func (s *listener) receive(ctx context.Context, c socket) error {
+	v := visitor{ctl: newControl(c, wire.MaxHello)}
+	err := s.visit(ctx, &v)
+	<-s.rooms
+	switch {
+	case err != nil:
+		return err
+	case v.kind == wire.TypeHello:
+		return s.receiveControl(ctx, &v)
+	}
+	return s.receiveLane(ctx, c, v.msg)
+}
+
+// visit reads the first message of a socket while it is one of the strangers.
+func (s *listener) visit(ctx context.Context, v *visitor) error {
+	c := v.ctl.sock
 	if err := s.link.check(c); err != nil {
 		return err
 	}
 	if !s.strangers.enter(c) {
 		return net.ErrClosed
 	}
-	var msg []byte
-	err := bounded(ctx, c, func() (err error) {
-		msg, err = readMessage(c, nil, wire.MaxHello)
-		return err
-	})
+	err := bounded(ctx, c, func() error { return s.meet(ctx, v) })
 	switch inside := s.strangers.leave(c); {
 	case !inside:
 		return errCrowded
 	case errors.Is(err, io.EOF):
-		return fmt.Errorf("tcp: first message: %w", io.ErrUnexpectedEOF)
+		return fmt.Errorf("tcp: handshake: %w", io.ErrUnexpectedEOF)
 	case err != nil:
-		return fmt.Errorf("tcp: first message: %w", err)
+		return fmt.Errorf("tcp: handshake: %w", err)
 	}
-	_, kind, err := wire.ControlLength(msg)
-	switch {
-	case err != nil:
-		return fmt.Errorf("tcp: first message: %w", err)
-	case kind == wire.TypeHello:
-		return s.receiveControl(ctx, c, msg)
-	case kind == wire.TypeLaneHello:
-		return s.receiveLane(ctx, c, msg)
-	}
-	return fmt.Errorf("tcp: first message: %w: %v", transport.ErrProtocol, kind)
+	return nil
 }
 
-// receiveControl does the handshake of a control socket whose hello has come,
+// meet reads what a socket begins with, the handshake of TLS included. It runs
+// while the peer is a stranger, whose memory and time are bounded.
+func (s *listener) meet(ctx context.Context, v *visitor) error {
+	c := v.ctl.sock
+	begin := make([]byte, wire.ControlPrefix)
+	if _, err := io.ReadFull(c, begin); err != nil {
+		return err
+	}
+	withKeys := s.link.o.Keys != nil
+	secure := isTLS(begin)
+	var err error
+	switch {
+	case secure && withKeys:
+		if err := s.secure(ctx, v, begin); err != nil {
+			return err
+		}
+		v.msg, err = v.ctl.ReadControl()
+	case secure:
+		s.say(v.ctl, &wire.Bye{Reason: "this listener has no keys: " + fixNoKeysThere})
+		return fmt.Errorf("%w: the peer wants keys and this listener has none: run `pdlink keys init` and `pdlink keys pair`, and listen with keys",
+			transport.ErrInsecure)
+	default:
+		v.msg, err = readMessage(io.MultiReader(bytes.NewReader(begin), c), nil, wire.MaxHello)
+	}
+	if err != nil {
+		return err
+	}
+	if _, v.kind, err = wire.ControlLength(v.msg); err != nil {
+		return err
+	}
+	switch {
+	case v.kind == wire.TypeHello && withKeys && !secure:
+		return s.refuseClear(v)
+	case v.kind == wire.TypeHello, v.kind == wire.TypeLaneHello && !secure:
+		return nil
+	}
+	return fmt.Errorf("%w: %v", transport.ErrProtocol, v.kind)
+}
+
+// isTLS tells a TLS session from a message in clear: a record of a handshake has
+// type 22 and a version 3.1 or above. A message has its length there, which has
+// its low byte first and is below 2^16 of a first message, so that the third byte
+// is 0.
+func isTLS(begin []byte) bool { return begin[0] == 0x16 && begin[1] == 3 && begin[2] != 0 }
+
+// secure does the server's handshake of TLS on a socket of which begin was read.
+// A peer that fails it gets a moment to read why.
+func (s *listener) secure(ctx context.Context, v *visitor, begin []byte) (err error) {
+	c := v.ctl.sock
+	t := tls.Server(&replayed{socket: c, first: begin}, tuneTLS(s.link.o.Keys.ServerConfig()))
+	if err := t.HandshakeContext(ctx); err != nil {
+		if errors.Is(err, keys.ErrUnknownPeer) {
+			lingerClose(v.ctl, lingerTime, strangerBytes)
+		}
+		return s.link.explain(c, err)
+	}
+	v.ctl = newSecureControl(c, t)
+	v.peer, err = s.link.admit(v.ctl)
+	return err
+}
+
+// refuseClear answers the hello of a peer without keys with one that names the
+// suites, so that the peer can tell its user what is wrong, and nothing else.
+func (s *listener) refuseClear(v *visitor) error {
+	v.ctl.first = v.msg
+	o := session.Options{Features: features(s.link.o.Encrypt)}
+	if _, err := session.Handshake(s.ctx, v.ctl, session.Server, &o); err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: the peer has no keys: run `pdlink keys init` on its host and `pdlink keys pair` on both", transport.ErrInsecure)
+}
+
+// say writes a last message to a socket that is going to be closed, and gives
+// the peer a moment to read it.
+func (s *listener) say(ctl *control, m wire.Message) {
+	if msg, err := wire.Append(nil, m); err == nil && ctl.WriteControl(msg) == nil {
+		lingerClose(ctl, lingerTime, strangerBytes)
+	}
+}
+
+// receiveControl does the handshake of a control channel whose hello has come,
 // waits for the lanes and queues the connection for Accept.
-func (s *listener) receiveControl(ctx context.Context, c *net.TCPConn, hello []byte) error {
-	ctl := newControl(c, wire.MaxHello)
-	ctl.first = hello
+func (s *listener) receiveControl(ctx context.Context, v *visitor) error {
+	ctl := v.ctl
+	ctl.first = v.msg
 	// The answer carries the token; it goes out when the token is known here.
 	ctl.hold = true
-	o := s.link.session()
-	agreed, err := shake(ctx, ctl, session.Server, &o)
-	if err != nil {
+	a := &arrival{ctl: ctl, opts: s.link.session()}
+	if err := s.agree(ctx, v, a); err != nil {
 		if errors.Is(err, transport.ErrIncompatible) {
 			s.sayWhy(ctx, ctl)
 		}
 		return fmt.Errorf("tcp: %w", err)
 	}
-	p, err := s.waiting.add(agreed.Token, agreed.Lanes)
+	p, err := s.waiting.add(a.agreed.Token, a.agreed.Lanes, a.guard)
 	if err != nil {
 		return err
 	}
-	if err := bounded(ctx, c, ctl.release); err != nil {
+	if err := bounded(ctx, ctl.sock, ctl.release); err != nil {
 		s.waiting.fail(p, err)
 		return fmt.Errorf("tcp: handshake: %w", err)
 	}
-	lanes, err := s.await(ctx, p)
-	if err != nil {
+	if a.lanes, err = s.await(ctx, p); err != nil {
 		return err
 	}
-	a := &arrival{ctl: ctl, lanes: lanes, agreed: agreed, opts: o}
 	select {
 	case s.queue <- a:
 		return nil
@@ -101,20 +191,29 @@ func (s *listener) receiveControl(ctx context.Context, c *net.TCPConn, hello []b
 	}
 }
 
+// agree settles the terms of a connection and, with keys, what protects it.
+func (s *listener) agree(ctx context.Context, v *visitor, a *arrival) (err error) {
+	if a.agreed, err = shake(ctx, a.ctl, session.Server, &a.opts); err != nil || a.ctl.tls == nil {
+		return err
+	}
+	a.guard, err = newGuard(a.ctl, v.peer, session.Server, &a.agreed)
+	return err
+}
+
 // sayWhy sends the hello with which a peer can see for itself that the two ends
 // are incompatible.
 func (s *listener) sayWhy(ctx context.Context, ctl *control) {
-	if bounded(ctx, ctl.conn, ctl.release) != nil {
+	if bounded(ctx, ctl.sock, ctl.release) != nil {
 		return
 	}
-	bounded(ctx, ctl.conn, func() error { //nolint:errcheck // best effort
-		lingerClose(ctl.conn, lingerTime)
+	bounded(ctx, ctl.sock, func() error { //nolint:errcheck // best effort
+		lingerClose(ctl, lingerTime, lingerBytes)
 		return nil
 	})
 }
 
 // await returns the lanes of p when all are there.
-func (s *listener) await(ctx context.Context, p *pending) ([]*net.TCPConn, error) {
+func (s *listener) await(ctx context.Context, p *pending) ([]socket, error) {
 	select {
 	case <-p.done:
 	case <-ctx.Done():
@@ -124,7 +223,7 @@ func (s *listener) await(ctx context.Context, p *pending) ([]*net.TCPConn, error
 }
 
 // receiveLane binds a socket to the session that its first message names.
-func (s *listener) receiveLane(ctx context.Context, c *net.TCPConn, msg []byte) error {
+func (s *listener) receiveLane(ctx context.Context, c socket, msg []byte) error {
 	m, err := wire.Decode(msg)
 	if err != nil {
 		return fmt.Errorf("tcp: lane hello: %w", err)
@@ -133,18 +232,11 @@ func (s *listener) receiveLane(ctx context.Context, c *net.TCPConn, msg []byte) 
 	if !ok {
 		return fmt.Errorf("tcp: lane hello: %w: %v", transport.ErrProtocol, m.Type())
 	}
-	answer, err := wire.AppendLaneOK(nil, &wire.LaneOK{Lane: hello.Lane})
-	if err != nil {
-		return fmt.Errorf("tcp: lane hello: %w", err)
-	}
-	p, err := s.waiting.bind(hello.Token, int(hello.Lane), c)
+	p, err := s.waiting.bind(hello, c)
 	if err != nil {
 		return err
 	}
-	err = bounded(ctx, c, func() error {
-		_, err := c.Write(answer)
-		return err
-	})
+	err = s.answerLane(ctx, c, p, int(hello.Lane))
 	if err != nil {
 		err = fmt.Errorf("tcp: answer lane %d: %w", hello.Lane, err)
 		s.waiting.fail(p, err)
@@ -152,4 +244,20 @@ func (s *listener) receiveLane(ctx context.Context, c *net.TCPConn, msg []byte) 
 	}
 	s.waiting.arrived(p)
 	return nil
+}
+
+// answerLane tells the client that a lane is bound.
+func (s *listener) answerLane(ctx context.Context, c socket, p *pending, lane int) error {
+	proof, err := p.guard.prove(lane)
+	if err != nil {
+		return err
+	}
+	answer, err := wire.AppendLaneOK(nil, &wire.LaneOK{Lane: uint16(lane), Proof: proof})
+	if err != nil {
+		return err
+	}
+	return bounded(ctx, c, func() error {
+		_, err := c.Write(answer)
+		return err
+	})
 }

@@ -23,7 +23,7 @@ func lanePair(t testing.TB, lowWater int) (*net.TCPConn, *driver) {
 	t.Helper()
 	ca, cb := socketPair(t)
 	la, lb := socketPair(t)
-	d := newTestDriver(t, cb, []*net.TCPConn{lb}, lowWater)
+	d := newTestDriver(t, cb, []socket{lb}, lowWater)
 	t.Cleanup(func() { ca.Close(); d.Close() })
 	return la, d
 }

@@ -13,8 +13,9 @@ import (
 
 // lane moves frames on one socket. One goroutine writes and one reads.
 type lane struct {
-	conn *net.TCPConn
-	in   inbound
+	conn  socket
+	in    inbound
+	crypt *crypt // seals and opens; nil: frames in clear
 
 	// The two parts of a frame that is being written. WriteTo consumes the
 	// slice vec, so it is cut anew from parts for each frame; both live here
@@ -26,7 +27,14 @@ type lane struct {
 // write sends header and payload with one vectored write (more only when the
 // socket buffer is full).
 func (l *lane) write(header, payload []byte) error {
-	l.parts[0], l.parts[1] = header, payload
+	head, body := header, payload
+	if l.crypt != nil {
+		var err error
+		if head, body, err = l.crypt.seal(header, payload); err != nil {
+			return fmt.Errorf("seal frame of %d+%d bytes: %w", len(header), len(payload), err)
+		}
+	}
+	l.parts[0], l.parts[1] = head, body
 	l.vec = l.parts[:]
 	_, err := l.vec.WriteTo(l.conn)
 	l.parts = [2][]byte{}
@@ -38,23 +46,18 @@ func (l *lane) write(header, payload []byte) error {
 
 // read receives a frame: header into header, payload into what place returns,
 // straight from the socket but for what came along with the header. io.EOF means
-// that the peer ended its direction between two frames.
+// that the peer ended its direction between two frames. On a sealed lane place
+// gets a header that is authentic, and what it returned is opened where it lies.
 func (l *lane) read(header []byte, maxPayload int, place session.Placer) (int, error) {
-	if err := l.in.fill(header[:wire.FixedHeader], false); err != nil {
-		if errors.Is(err, io.EOF) {
-			return 0, io.EOF
-		}
-		return 0, fmt.Errorf("read frame header: %w", err)
+	var headerLen, payloadLen int
+	var err error
+	if l.crypt != nil {
+		headerLen, payloadLen, err = l.crypt.readHeader(&l.in, header)
+	} else {
+		headerLen, payloadLen, err = l.readHeader(header, maxPayload)
 	}
-	headerLen, payloadLen, err := wire.FrameLength(header[:wire.FixedHeader], maxPayload)
 	if err != nil {
-		return 0, fmt.Errorf("frame header: %w", err)
-	}
-	if headerLen > len(header) {
-		return 0, fmt.Errorf("%w: frame header of %d bytes, room for %d", transport.ErrProtocol, headerLen, len(header))
-	}
-	if err := l.in.fill(header[wire.FixedHeader:headerLen], false); err != nil {
-		return 0, fmt.Errorf("read piece list: %w", noEOF(err))
+		return 0, err
 	}
 	payload, err := place(header[:headerLen])
 	if err != nil {
@@ -63,8 +66,40 @@ func (l *lane) read(header []byte, maxPayload int, place session.Placer) (int, e
 	if len(payload) != payloadLen {
 		return 0, fmt.Errorf("tcp: placed %d bytes for a payload of %d", len(payload), payloadLen)
 	}
-	if err := l.in.fill(payload, true); err != nil {
+	if l.crypt != nil {
+		err = l.crypt.readPayload(&l.in, payload)
+	} else {
+		err = l.in.fill(payload, payloadBytes(0))
+	}
+	if err != nil {
 		return 0, fmt.Errorf("read payload of %d bytes: %w", payloadLen, noEOF(err))
 	}
 	return headerLen, nil
+}
+
+// readHeader reads and judges a header in clear.
+func (l *lane) readHeader(header []byte, maxPayload int) (headerLen, payloadLen int, err error) {
+	if err := l.in.fill(header[:wire.FixedHeader], noPayload); err != nil {
+		return 0, 0, headError(err)
+	}
+	headerLen, payloadLen, err = wire.FrameLength(header[:wire.FixedHeader], maxPayload)
+	if err != nil {
+		return 0, 0, fmt.Errorf("frame header: %w", err)
+	}
+	if headerLen > len(header) {
+		return 0, 0, fmt.Errorf("%w: frame header of %d bytes, room for %d", transport.ErrProtocol, headerLen, len(header))
+	}
+	if err := l.in.fill(header[wire.FixedHeader:headerLen], noPayload); err != nil {
+		return 0, 0, fmt.Errorf("read piece list: %w", noEOF(err))
+	}
+	return headerLen, payloadLen, nil
+}
+
+// headError is the error of reading the first bytes of a frame: io.EOF where
+// there was none.
+func headError(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.EOF
+	}
+	return fmt.Errorf("read frame header: %w", err)
 }

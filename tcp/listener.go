@@ -14,10 +14,11 @@ import (
 
 // Listen accepts connections at addr ("host:port"; port 0 takes a free one).
 // When the host has several addresses the first is used, IPv4 before IPv6. The
-// context bounds the look-up only. Errors: ErrInsecure for an address that is
-// not loopback, and what the network said.
+// context bounds the look-up only. With keys a missing host means every
+// interface. Errors: ErrInsecure for an address that is not loopback where the
+// link has no keys, and what the network said.
 func (l *Link) Listen(ctx context.Context, addr string) (transport.Listener, error) {
-	addrs, err := resolve(ctx, l.names, addr)
+	addrs, err := resolve(ctx, l.names, addr, l.o.Keys != nil)
 	if err != nil {
 		return nil, err
 	}
@@ -25,7 +26,7 @@ func (l *Link) Listen(ctx context.Context, addr string) (transport.Listener, err
 	// Package net listens for multipath TCP where it can. Its sockets lack some
 	// of the options here, and lanes are the link's own way of using more paths.
 	lc.SetMultipathTCP(false)
-	nl, err := lc.Listen(ctx, "tcp", addrs[0].String())
+	nl, err := lc.Listen(ctx, "tcp", socketAddr(addrs[0]))
 	if err != nil {
 		return nil, fmt.Errorf("tcp: listen at %s: %w", addr, err)
 	}
@@ -40,9 +41,16 @@ func (l *Link) Listen(ctx context.Context, addr string) (transport.Listener, err
 			return nil, fmt.Errorf("tcp: listen at %s: %w", addr, err)
 		}
 	}
+	return l.serve(nl, nl.Addr().String()), nil
+}
+
+// serve starts to take peers from nl, whose address is addr. It owns nl.
+func (l *Link) serve(nl net.Listener, addr string) *listener {
 	s := &listener{
 		link:      l,
-		nl:        tl,
+		nl:        nl,
+		addr:      addr,
+		rooms:     make(chan struct{}, maxGreeters),
 		strangers: gate{limit: maxStrangers},
 		waiting:   table{limit: maxPending},
 		queue:     make(chan *arrival, maxUnaccepted),
@@ -50,13 +58,15 @@ func (l *Link) Listen(ctx context.Context, addr string) (transport.Listener, err
 	l.session() // so that no peer waits for the measuring of sums
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.running.Go(s.serve)
-	return s, nil
+	return s
 }
 
 // listener implements transport.Listener.
 type listener struct {
 	link      *Link
-	nl        *net.TCPListener
+	nl        net.Listener
+	addr      string
+	rooms     chan struct{} // one for each goroutine with a stranger
 	strangers gate          // sockets whose first message has not come
 	waiting   table         // sessions whose lanes have not come
 	queue     chan *arrival // connections that nobody accepted yet
@@ -70,20 +80,22 @@ type listener struct {
 // sockets but no ring and no goroutine.
 type arrival struct {
 	ctl    *control
-	lanes  []*net.TCPConn
+	lanes  []socket
 	agreed session.Agreement
+	guard  *guard // nil without keys
 	opts   session.Options
 }
 
 func (a *arrival) close() {
-	closeSocket(a.ctl.conn) //nolint:errcheck // dropped
+	a.guard.forget()
+	closeSocket(a.ctl.sock) //nolint:errcheck // dropped
 	for _, c := range a.lanes {
 		closeSocket(c) //nolint:errcheck // dropped
 	}
 }
 
 // Addr implements transport.Listener.
-func (s *listener) Addr() string { return s.nl.Addr().String() }
+func (s *listener) Addr() string { return s.addr }
 
 // Accept implements transport.Listener.
 func (s *listener) Accept(ctx context.Context) (transport.Conn, error) {
@@ -93,7 +105,12 @@ func (s *listener) Accept(ctx context.Context) (transport.Conn, error) {
 		}
 		select {
 		case a := <-s.queue:
-			c, err := s.link.start(a.ctl, a.lanes, a.agreed, a.opts)
+			if a.guard.gone() {
+				a.close()
+				s.link.o.OnReject(remoteOf(a.ctl.sock), a.guard.errGone())
+				continue
+			}
+			c, err := s.link.start(a)
 			if err == nil {
 				return c, nil
 			}
@@ -126,15 +143,35 @@ func (s *listener) Close() error {
 	}
 }
 
+// accept takes the next socket.
+func (s *listener) accept() (socket, error) {
+	c, err := s.nl.Accept()
+	if err != nil {
+		return nil, err
+	}
+	k, ok := c.(socket)
+	if !ok {
+		closeSocket(c) //nolint:errcheck // the error that counts is returned
+		return nil, fmt.Errorf("got %T", c)
+	}
+	return k, nil
+}
+
 // serve takes sockets until the listener is closed. A failure to accept one,
 // for want of descriptors for example, does not end it.
 func (s *listener) serve() {
 	pause := acceptPause
 	for {
-		c, err := s.nl.AcceptTCP()
+		c, err := s.accept()
 		if err == nil {
 			pause = acceptPause
-			s.running.Go(func() { s.greet(c) })
+			select {
+			case s.rooms <- struct{}{}:
+				s.running.Go(func() { s.greet(c) })
+			case <-s.ctx.Done():
+				closeSocket(c) //nolint:errcheck // dropped
+				return
+			}
 			continue
 		}
 		if s.ctx.Err() != nil {

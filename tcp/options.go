@@ -2,10 +2,13 @@ package tcp
 
 import (
 	"net"
+	"slices"
 	"sync"
 	"time"
 
 	"pdlink/transport"
+	"pdlink/transport/keys"
+	"pdlink/transport/seal"
 	"pdlink/transport/session"
 )
 
@@ -37,6 +40,25 @@ type Options struct {
 	// Listen fail.
 	Congestion string
 
+	// Keys says who this host is and whom it talks to. With it every connection
+	// is authenticated and, by Encrypt, sealed, and every address may be dialled
+	// and listened on; peers without a pinned key are refused, on loopback too.
+	// It stays the caller's and must live as long as the link's connections.
+	// Nil: no keys, loopback only.
+	Keys *keys.Store
+
+	// Peer is the pinned peer, by its name in Keys, that Dial wants; whoever
+	// else answers is refused. Empty: any pinned peer. Without Keys it must be
+	// empty.
+	Peer string
+
+	// Encrypt is what protects the frames where Keys is set. The default,
+	// seal.AES128GCM, takes seal.AES256GCM too when that is all that the peer
+	// takes; with seal.AES256GCM nothing else will do. seal.Clear sends frames
+	// in clear, for a cable, where the peer's operator said so too; otherwise
+	// it is as the default.
+	Encrypt seal.Suite
+
 	// OnReject, when set, is told of every socket that a listener dropped: the
 	// peer's address (empty when accepting itself failed) and why. It is
 	// called from several goroutines and must not block.
@@ -56,6 +78,12 @@ func (o Options) withDefaults() Options {
 	if o.LowWater == 0 {
 		o.LowWater = lowWater
 	}
+	if o.Encrypt > seal.Clear {
+		o.Encrypt = seal.AES128GCM
+	}
+	if o.Keys != nil {
+		o.Session.Features = append(slices.Clone(o.Session.Features), features(o.Encrypt)...)
+	}
 	o.LowWater = max(1, min(o.LowWater, maxLowWater))
 	if o.OnReject == nil {
 		o.OnReject = func(string, error) {}
@@ -67,6 +95,7 @@ func (o Options) withDefaults() Options {
 type Link struct {
 	o     Options
 	names resolver
+	unix  bool            // sockets are Unix sockets
 	sums  func() []string // measures when it is first called; nil: Options.Session.Sums
 }
 
@@ -92,11 +121,10 @@ func (l *Link) session() session.Options {
 
 // facts are what the link knows of a connection; the session adds what was
 // agreed.
-func facts(c net.Conn) transport.Facts {
-	return transport.Facts{
-		Link:     "tcp",
-		Local:    c.LocalAddr().String(),
-		Remote:   c.RemoteAddr().String(),
-		ZeroCopy: true,
+func (l *Link) facts(c net.Conn) transport.Facts {
+	f := transport.Facts{Link: "tcp", Local: c.LocalAddr().String(), Remote: remoteOf(c), ZeroCopy: true}
+	if l.unix {
+		f.Link, f.Local = "unix", endName(c.LocalAddr(), c.RemoteAddr())
 	}
+	return f
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pdlink/transport"
+	"pdlink/transport/seal"
 	"pdlink/transport/wire"
 )
 
@@ -15,8 +16,14 @@ const MaxLanes = wire.MaxLanes
 const (
 	// maxStrangers is how many sockets may be open on one listener whose first
 	// message has not been read. An honest peer is one of them for a round
-	// trip; 64 of them cost less than 1 MiB.
+	// trip, with keys for two. 64 of them cost less than 1 MiB, with keys, when
+	// they send the largest certificates that TLS takes, 20 MiB.
 	maxStrangers = 64
+
+	// maxGreeters is how many goroutines may have a stranger. One that was
+	// dropped for a newer one may still be in the mathematics of TLS, for a
+	// millisecond; nothing is accepted while there are as many of those again.
+	maxGreeters = 2 * maxStrangers
 
 	// maxPending is how many sessions of one listener may wait for their
 	// lanes. Each holds up to MaxLanes sockets.
@@ -41,6 +48,10 @@ const (
 	// of 1 MiB.
 	aheadBytes = wire.MaxHeader
 
+	// openStep is how many bytes of a sealed payload are read before they are
+	// opened: a part that is still in the second-level cache, of whole records.
+	openStep = 2 * seal.DefaultRecord
+
 	// userTimeout is how long the kernel waits for the peer to acknowledge
 	// bytes before it gives the connection up: as long as keepAlive gives a
 	// peer that is idle. It also ends a peer that has not read for that long; a
@@ -61,9 +72,17 @@ const (
 	// buffer (6 MiB at 100 Mbit/s are 0.5 s).
 	lingerTime = time.Second
 
+	// strangerBytes bounds what is read away of a peer whose key is unknown, so
+	// that it learns so: the end of its handshake and a hello.
+	strangerBytes = 64 << 10
+
 	// lingerBytes bounds what Close reads away meanwhile: the largest control
 	// message and as much again.
 	lingerBytes = 32 << 20
+
+	// maxSocketPath bounds the path of a Unix socket, in bytes: macOS has 104 and
+	// Linux 108, with a zero at the end.
+	maxSocketPath = 103
 
 	// acceptPause is how long the listener waits after accept failed, for
 	// example for want of file descriptors; it doubles up to acceptPauseMax.

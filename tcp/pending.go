@@ -7,6 +7,8 @@ import (
 	"net"
 	"slices"
 	"sync"
+
+	"pdlink/transport/wire"
 )
 
 // Reasons why a lane is turned away. They stay on the listener's side: the
@@ -15,6 +17,7 @@ var (
 	errNoSession = errors.New("tcp: lane names no waiting session")
 	errLaneRange = errors.New("tcp: lane index out of range")
 	errLaneTwice = errors.New("tcp: lane is bound already")
+	errLaneProof = errors.New("tcp: lane's proof is wrong")
 )
 
 // token names a session to its lanes.
@@ -24,9 +27,10 @@ type token = [16]byte
 // all there. It owns the lanes' sockets until take.
 type pending struct {
 	token token
+	guard *guard        // nil without keys
 	done  chan struct{} // closed when all lanes are ready or the session failed
 
-	lanes []*net.TCPConn // guarded by table.mu, as the rest
+	lanes []socket // guarded by table.mu, as the rest
 	ready int
 	over  bool
 	err   error
@@ -42,7 +46,7 @@ type table struct {
 }
 
 // add makes a pending session of n lanes, or fails when the table is closed.
-func (t *table) add(tok token, n int) (*pending, error) {
+func (t *table) add(tok token, n int, g *guard) (*pending, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -51,21 +55,23 @@ func (t *table) add(tok token, n int) (*pending, error) {
 	if len(t.waits) == t.limit {
 		t.end(t.waits[0], errCrowded)
 	}
-	p := &pending{token: tok, done: make(chan struct{}), lanes: make([]*net.TCPConn, n)}
+	p := &pending{token: tok, guard: g, done: make(chan struct{}), lanes: make([]socket, n)}
 	t.waits = append(t.waits, p)
 	return p, nil
 }
 
-// bind gives c to the session that tok names. The session owns c from then on;
-// the caller answers the peer and calls arrived.
-func (t *table) bind(tok token, index int, c *net.TCPConn) (*pending, error) {
+// bind gives c to the session that hello names and, with keys, proves to be of.
+// The session owns c from then on; the caller answers the peer and calls arrived.
+func (t *table) bind(hello *wire.LaneHello, c socket) (*pending, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	p := t.find(tok)
+	p, index := t.find(hello.Token), int(hello.Lane)
 	switch {
 	case p == nil:
 		return nil, errNoSession
-	case index < 0 || index >= len(p.lanes):
+	case p.guard.check(hello.Proof, index) != nil:
+		return nil, fmt.Errorf("%w: lane %d", errLaneProof, index)
+	case index >= len(p.lanes):
 		return nil, fmt.Errorf("%w: %d of %d", errLaneRange, index, len(p.lanes))
 	case p.lanes[index] != nil:
 		return nil, fmt.Errorf("%w: %d", errLaneTwice, index)
@@ -124,7 +130,7 @@ func (t *table) end(p *pending, err error) {
 
 // take returns the lanes of a session that has ended well; the caller owns
 // them.
-func (t *table) take(p *pending) ([]*net.TCPConn, error) {
+func (t *table) take(p *pending) ([]socket, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if p.err != nil {

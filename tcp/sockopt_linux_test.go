@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"net"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,7 +13,7 @@ import (
 )
 
 // option reads a socket option back from the kernel.
-func option(t testing.TB, c *net.TCPConn, level, name int) int {
+func option(t testing.TB, c socket, level, name int) int {
 	t.Helper()
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -31,7 +30,7 @@ func option(t testing.TB, c *net.TCPConn, level, name int) int {
 	return v
 }
 
-func lowWaterOf(t testing.TB, c *net.TCPConn) int {
+func lowWaterOf(t testing.TB, c socket) int {
 	t.Helper()
 	return option(t, c, syscall.SOL_SOCKET, syscall.SO_RCVLOWAT)
 }
@@ -47,7 +46,7 @@ func TestSocketOptionsAreWhatTheKernelHas(t *testing.T) {
 	connect(t, l, s)
 	for range 2 {
 		d := <-drivers
-		socks := []*net.TCPConn{d.ctl.conn}
+		socks := []socket{d.ctl.sock}
 		for i := range d.lanes {
 			socks = append(socks, d.lanes[i].conn)
 		}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"sync/atomic"
 	"syscall"
 
@@ -33,7 +32,7 @@ type source struct {
 
 	// The read at hand.
 	vec  [2][]byte // what is missing, and room for what may follow
-	bulk bool
+	what bulk
 	got  int
 	err  error
 
@@ -42,7 +41,7 @@ type source struct {
 
 // open prepares c for reading. limit is the highest mark in bytes; the kernel's
 // own limits apply on top.
-func (s *source) open(c *net.TCPConn, limit int) error {
+func (s *source) open(c socket, limit int) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return fmt.Errorf("tcp: prepare for reading: %w", err)
@@ -57,8 +56,8 @@ func (s *source) open(c *net.TCPConn, limit int) error {
 
 // read reads at least len(p) bytes: p, then spill. n counts both. With an error
 // n is what had been read of p.
-func (s *source) read(p, spill []byte, bulk bool) (n int, err error) {
-	s.vec, s.bulk, s.got, s.err = [2][]byte{p, spill}, bulk, 0, nil
+func (s *source) read(p, spill []byte, what bulk) (n int, err error) {
+	s.vec, s.what, s.got, s.err = [2][]byte{p, spill}, what, 0, nil
 	err = s.raw.Read(s.try)
 	s.vec = [2][]byte{}
 	if err == nil {
@@ -96,11 +95,11 @@ func (s *source) attempt(fd uintptr) bool {
 	}
 }
 
-// sleep sets the mark for what is missing and sends the caller to sleep.
+// sleep sets the mark for what is missing of a payload, or for anything, and sends the caller to sleep.
 func (s *source) sleep(fd uintptr) bool {
 	mark := 1
-	if s.bulk {
-		mark = min(s.limit, len(s.vec[0]))
+	if s.what != noPayload {
+		mark = min(s.limit, len(s.vec[0])+int(s.what))
 	}
 	if mark == s.mark || s.limit <= 1 {
 		return false

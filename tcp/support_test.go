@@ -272,7 +272,7 @@ func bound(t testing.TB, c *net.TCPConn, lane int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := checkLaneOK(msg, lane); err != nil {
+	if err := checkLaneOK(msg, lane, nil); err != nil {
 		t.Fatal(err)
 	}
 }

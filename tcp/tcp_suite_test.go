@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"pdlink/transport"
+	"pdlink/transport/seal"
 	"pdlink/transport/session"
 	"pdlink/transport/transporttest"
 )
@@ -27,6 +28,33 @@ func harness() transporttest.Harness {
 	}
 }
 
+// secureHarness is of a link with keys. The stores are tb's, so that no check
+// takes their goroutines for its own.
+func secureHarness(tb testing.TB, suite seal.Suite) transporttest.Harness {
+	tb.Helper()
+	h := harness()
+	h.Tries = secureTries
+	server, client := twoHosts(tb)
+	h.Links = func(_ testing.TB, a, b session.Options) (dial, listen transport.Link, addr string) {
+		d, l := options(a), options(b)
+		d.Keys, d.Peer, d.Encrypt = client, "server", suite
+		l.Keys, l.Encrypt = server, suite
+		return New(d), New(l), "127.0.0.1:0"
+	}
+	return h
+}
+
+// secureTries is how many connections are cut at random bytes with keys: what the
+// session does with a cut was tried without them; here the handshake and the
+// sealed frames count.
+const secureTries = 60
+
 func TestSuite(t *testing.T) { transporttest.Run(t, harness()) }
 
+func TestSuiteSealed(t *testing.T) { transporttest.Run(t, secureHarness(t, seal.AES128GCM)) }
+
+func TestSuiteClearWithKeys(t *testing.T) { transporttest.Run(t, secureHarness(t, seal.Clear)) }
+
 func BenchmarkSuite(b *testing.B) { transporttest.Bench(b, harness()) }
+
+func BenchmarkSuiteSealed(b *testing.B) { transporttest.Bench(b, secureHarness(b, seal.AES128GCM)) }

@@ -16,6 +16,14 @@ var (
 	// pair the two hosts with `pdlink keys pair`, or refuse the connection.
 	ErrUnknownPeer = errors.New("keys: unknown peer")
 
+	// ErrRefused is returned when the other end does not know this host's key:
+	// pair the two hosts there.
+	ErrRefused = errors.New("keys: the other end does not know this host's key")
+
+	// ErrNoKeys is returned when the other end uses no keys and this one does:
+	// give it some, and pair the two hosts.
+	ErrNoKeys = errors.New("keys: the other end uses no keys")
+
 	// ErrPeerExists is returned when a name or a key that is paired already
 	// would be paired with another: revoke it first.
 	ErrPeerExists = errors.New("keys: peer exists")

@@ -168,6 +168,29 @@ func TestPeerSealsNonsense(t *testing.T) {
 	}
 }
 
+// TestPeerSealsWrongLengths: a header that does not fit what was sealed with it is
+// seen by the receiver, and nothing of the frame is given out.
+func TestPeerSealsWrongLengths(t *testing.T) {
+	f := makeFrame(t, 1000, 2, 0)
+	damaged := bytes.Clone(f.header)
+	damaged[24]++ // the payload's length; its checksum is wrong then
+	for name, tt := range map[string]struct {
+		f    frame
+		want error
+	}{
+		"damaged header":         {frame{damaged, f.payload}, transport.ErrProtocol},
+		"payload cut":            {frame{f.header, f.payload[:999]}, seal.ErrForged},
+		"payload longer":         {frame{f.header, pattern(1001, 0)}, seal.ErrForged},
+		"list shorter than said": {frame{f.header[:wire.FixedHeader+wire.PieceSize], f.payload}, seal.ErrForged},
+	} {
+		p := newPair(t, seal.Options{})
+		got, err := p.open(p.seal(tt.f), 0)
+		if !errors.Is(err, tt.want) || got.header != nil || got.payload != nil {
+			t.Errorf("%s: %v, %d bytes given out, want %v", name, err, len(got.payload), tt.want)
+		}
+	}
+}
+
 // FuzzOpen feeds an opener with anything. What it opens must be the frame that
 // was sealed.
 func FuzzOpen(f *testing.F) {

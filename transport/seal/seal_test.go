@@ -213,8 +213,6 @@ func TestExhausted(t *testing.T) {
 func TestSealRefuses(t *testing.T) {
 	f := makeFrame(t, 100, 2, 0)
 	head, body := make([]byte, seal.MaxHead), make([]byte, 100)
-	bad := bytes.Clone(f.header)
-	bad[24]++ // the payload's length; its checksum is wrong too
 	tests := []struct {
 		name                        string
 		head, body, header, payload []byte
@@ -222,8 +220,9 @@ func TestSealRefuses(t *testing.T) {
 		{"no header", head, body, nil, f.payload},
 		{"half a header", head, body, f.header[:80], f.payload},
 		{"long header", head, body, append(bytes.Clone(f.header), 0), f.payload},
-		{"damaged header", head, body, bad, f.payload},
-		{"short payload", head, body[:99], f.header, f.payload[:99]},
+		{"no piece", head, body, f.header[:wire.FixedHeader], f.payload},
+		{"more pieces than a frame has", head, body, make([]byte, wire.MaxHeader+wire.PieceSize), f.payload},
+		{"no payload", head, nil, f.header, nil},
 		{"short body", head, body[:99], f.header, f.payload},
 		{"long body", head, make([]byte, 101), f.header, f.payload},
 		{"short head", head[:len(f.header)+16+16+16+15], body, f.header, f.payload},
@@ -319,6 +318,18 @@ func TestOptions(t *testing.T) {
 	for _, name := range []string{"", "AES-128-GCM", "none", "suite 3"} {
 		if _, err := seal.ParseSuite(name); !errors.Is(err, seal.ErrInvalid) || !strings.Contains(err.Error(), "aes-256-gcm") {
 			t.Errorf("suite %q: %v", name, err)
+		}
+	}
+}
+
+// TestNamed tells ends with keys from others, also those of a later version.
+func TestNamed(t *testing.T) {
+	for _, tt := range []struct {
+		features []string
+		want     bool
+	}{{nil, false}, {[]string{"ping", "sealed"}, false}, {[]string{"ping", "seal/aes-128-gcm"}, true}, {[]string{"seal/of-tomorrow"}, true}} {
+		if got := seal.Named(tt.features); got != tt.want {
+			t.Errorf("%q: %v", tt.features, got)
 		}
 	}
 }

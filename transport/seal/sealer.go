@@ -73,18 +73,21 @@ func (x *Sealer) HeadLen(headerLen, payloadLen int) int {
 // follows it. head gets the sealed head and must have room for HeadLen bytes,
 // body gets the sealed payload and must be as long as it. body may be payload
 // itself, which is then overwritten; apart from that the four must not overlap.
-// Seal returns the length of the head. Nothing is allocated, except when the key
-// changes. Errors: ErrInvalid (lengths that do not fit each other; the number is
-// not used up), ErrExhausted.
+// Seal returns the length of the head. What the header says is not looked at: it
+// is the caller's to make, and the receiver judges it as it judges one in clear.
+// Nothing is allocated, except when the key changes. Errors: ErrInvalid (lengths
+// that no frame has, or that do not fit each other; the number is not used up),
+// ErrExhausted.
 func (x *Sealer) Seal(head, body, header, payload []byte) (int, error) {
-	headerLen, payloadLen, err := wire.FrameLength(header, x.maxPayload)
-	if err != nil {
-		return 0, invalid("frame header: %v", err)
+	if list := len(header) - wire.FixedHeader; list < wire.PieceSize || list%wire.PieceSize != 0 || len(header) > wire.MaxHeader {
+		return 0, invalid("header of %d bytes", len(header))
 	}
-	n := x.HeadLen(headerLen, payloadLen)
-	if len(header) != headerLen || len(payload) != payloadLen || len(body) != payloadLen || len(head) < n {
-		return 0, invalid("header of %d bytes, payload of %d; they say %d and %d; room for %d and %d, want %d for the head",
-			len(header), len(payload), headerLen, payloadLen, len(head), len(body), n)
+	if len(payload) < 1 || len(payload) > x.maxPayload {
+		return 0, invalid("payload of %d bytes, agreed limit %d", len(payload), x.maxPayload)
+	}
+	n := x.HeadLen(len(header), len(payload))
+	if len(body) != len(payload) || len(head) < n {
+		return 0, invalid("room for %d bytes of the head and %d of the body, want %d and %d", len(head), len(body), n, len(payload))
 	}
 	d := &x.d
 	if err := d.begin(x.recordLog); err != nil {
@@ -92,7 +95,7 @@ func (x *Sealer) Seal(head, body, header, payload []byte) (int, error) {
 	}
 	copy(head, d.prelude[:])
 	x.seal(head[preludeSize:HeadSize], recordFixed, header[:wire.FixedHeader])
-	listEnd := HeadSize + headerLen - wire.FixedHeader + tagSize
+	listEnd := HeadSize + len(header) - wire.FixedHeader + tagSize
 	x.seal(head[HeadSize:listEnd], recordList, header[wire.FixedHeader:])
 	x.body(head[listEnd:n], body, payload)
 	d.frame++

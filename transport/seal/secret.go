@@ -14,7 +14,7 @@ import (
 const SecretSize = 32
 
 // ProofSize is the length of a lane's proof in bytes.
-const ProofSize = 32
+const ProofSize = wire.ProofSize
 
 // Names in the key schedule (section 10.3). RFC 5705 asks for the first word of
 // the exporter's label where the label is not registered.

@@ -3,6 +3,7 @@ package seal
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"pdlink/transport"
 )
@@ -47,8 +48,17 @@ func ParseSuite(name string) (Suite, error) {
 	return 0, invalid("unknown suite %q, this build has %v", name, Suites())
 }
 
+// featurePrefix begins the names of features that are suites.
+const featurePrefix = "seal/"
+
 // Feature is the name by which a Hello says that its end takes the suite.
-func (s Suite) Feature() string { return "seal/" + s.String() }
+func (s Suite) Feature() string { return featurePrefix + s.String() }
+
+// Named says whether features have any suite, of this build or of another: only
+// an end with keys names one.
+func Named(features []string) bool {
+	return slices.ContainsFunc(features, func(f string) bool { return strings.HasPrefix(f, featurePrefix) })
+}
 
 // Agree returns the suite of a connection from the features that both ends named
 // (section 10.2). Clear comes first: an end names it only when its operator said

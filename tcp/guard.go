@@ -1,0 +1,168 @@
+package tcp
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"pdlink/transport"
+	"pdlink/transport/keys"
+	"pdlink/transport/seal"
+	"pdlink/transport/session"
+	"pdlink/transport/wire"
+)
+
+// guard is what the two ends of a connection with keys have: who the peer is and
+// what protects the frames (PROTOCOL.md of package wire, section 10).
+type guard struct {
+	peer    keys.Admission
+	suite   seal.Suite
+	secret  *seal.Secret // until the lanes have their keys
+	out, in seal.Direction
+}
+
+// newGuard agrees on a suite and makes the connection's secret. ctl is a control
+// channel whose peer is known and whose hellos were exchanged.
+func newGuard(ctl *control, peer keys.Admission, role session.Role, agreed *session.Agreement) (*guard, error) {
+	suite, err := seal.Agree(agreed.Features)
+	if err != nil {
+		return nil, fmt.Errorf("%w (the peer names %.200q)", err, agreed.PeerFeatures)
+	}
+	cs := ctl.tls.ConnectionState()
+	secret, err := seal.Export(cs.ExportKeyingMaterial, agreed.Token)
+	if err != nil {
+		return nil, err
+	}
+	g := &guard{peer: peer, suite: suite, secret: secret, out: seal.ToServer, in: seal.ToClient}
+	if role == session.Server {
+		g.out, g.in = g.in, g.out
+	}
+	// What the peer calls itself is its own affair; this is who it is.
+	agreed.Peer = peer.Peer.Name
+	return g, nil
+}
+
+// prove returns this end's proof for a lane; zero without keys.
+func (g *guard) prove(lane int) ([wire.ProofSize]byte, error) {
+	if g == nil {
+		return [wire.ProofSize]byte{}, nil
+	}
+	return g.secret.Proof(g.suite, lane, g.out)
+}
+
+// check compares the peer's proof for a lane. The error Is ErrProtocol.
+func (g *guard) check(proof [wire.ProofSize]byte, lane int) error {
+	if g == nil {
+		return nil
+	}
+	return g.secret.CheckProof(proof[:], g.suite, lane, g.in)
+}
+
+// sealed says whether frames are encrypted.
+func (g *guard) sealed() bool { return g != nil && g.suite != seal.Clear }
+
+// gone says whether the peer was taken out of the peers file.
+func (g *guard) gone() bool {
+	if g == nil {
+		return false
+	}
+	select {
+	case <-g.peer.Revoked:
+		return true
+	default:
+		return false
+	}
+}
+
+// errGone is the end of a connection whose peer is no longer one.
+func (g *guard) errGone() error {
+	return fmt.Errorf("tcp: %w: %s (key %s) was taken out of the peers file of this host",
+		keys.ErrUnknownPeer, g.peer.Peer.Name, g.peer.Peer.Key.Short())
+}
+
+// forget drops the secret.
+func (g *guard) forget() {
+	if g != nil {
+		g.secret.Erase()
+	}
+}
+
+// suites are what a link with this choice takes.
+func suites(choice seal.Suite) []seal.Suite {
+	switch choice {
+	case seal.AES256GCM:
+		return []seal.Suite{seal.AES256GCM}
+	case seal.Clear:
+		return []seal.Suite{seal.Clear, seal.AES128GCM, seal.AES256GCM}
+	}
+	return []seal.Suite{seal.AES128GCM, seal.AES256GCM}
+}
+
+// features are the names of those suites.
+func features(choice seal.Suite) []string {
+	takes := suites(choice)
+	names := make([]string, len(takes))
+	for i, s := range takes {
+		names[i] = s.Feature()
+	}
+	return names
+}
+
+// Fixes for the two ends that do not fit each other.
+const (
+	fixNoKeysHere  = "run `pdlink keys init` on this host, `pdlink keys pair` on both, and use the keys here"
+	fixNoKeysThere = "run `pdlink keys init` on its host, `pdlink keys pair` on both, and start it with keys"
+)
+
+// errNoKeysHere ends a connection to a peer that takes nobody without keys.
+func errNoKeysHere() error {
+	return fmt.Errorf("%w: the other end takes only peers with keys: %s", transport.ErrInsecure, fixNoKeysHere)
+}
+
+// errNoKeysThere ends one with a peer that has none.
+func errNoKeysThere() error {
+	return fmt.Errorf("%w: %w: %s", transport.ErrInsecure, keys.ErrNoKeys, fixNoKeysThere)
+}
+
+// errRefused ends one with a peer, on c, that does not know this host.
+// Of err it keeps the peer's verdict only: whatever else was in the way of it, the
+// connection was not lost.
+func (l *Link) errRefused(c socket, err error) error {
+	if verdict := (*net.OpError)(nil); errors.As(err, &verdict) {
+		err = verdict
+	}
+	host := remoteOf(c)
+	if h, _, e := net.SplitHostPort(host); e == nil {
+		host = h
+	}
+	return fmt.Errorf("%w: %w: run `pdlink keys pair NAME %v` on %s: %w",
+		transport.ErrInsecure, keys.ErrRefused, l.o.Keys.Public(), host, err)
+}
+
+// explain says what an error of a TLS session with the peer on c means. Other
+// errors stay as they are.
+func (l *Link) explain(c socket, err error) error {
+	var notTLS tls.RecordHeaderError
+	var alert *net.OpError // one of TLS, in either direction
+	var network net.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, keys.ErrUnknownPeer):
+		return fmt.Errorf("%w: %w", transport.ErrInsecure, err)
+	case keys.Refused(err):
+		return l.errRefused(c, err)
+	case errors.As(err, &notTLS):
+		if notTLS.RecordHeader[4] == byte(wire.TypeBye) {
+			return errNoKeysThere()
+		}
+		return fmt.Errorf("%w: no TLS: %w", transport.ErrProtocol, err)
+	case errors.As(err, &alert) && (alert.Op == "local error" || alert.Op == "remote error"):
+		return fmt.Errorf("%w: TLS handshake: %w", transport.ErrProtocol, err)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &network):
+		return fmt.Errorf("%w: TLS handshake: %w", transport.ErrLost, err)
+	}
+	return fmt.Errorf("%w: %w", transport.ErrProtocol, err)
+}

@@ -1,0 +1,212 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"pdlink/transport"
+)
+
+// UnixLink makes connections over Unix sockets, between processes of one user on
+// one host. It is as [Link] in everything but addresses, which are paths, and
+// what the kernel does for TCP alone: there are no low-water marks, no keep-alive
+// and no SocketFacts. It may be used concurrently.
+type UnixLink struct{ l *Link }
+
+var (
+	_ transport.Link = (*UnixLink)(nil)
+	_ socket         = (*net.UnixConn)(nil)
+)
+
+// NewUnix returns a link. It opens nothing. Keys are not needed: the socket's
+// mode says who may connect. Where they are set they count as for TCP.
+// Options.LowWater is not used, Options.Congestion must be empty.
+func NewUnix(o Options) *UnixLink {
+	l := New(o)
+	l.unix, l.o.LowWater = true, 1
+	return &UnixLink{l}
+}
+
+// Dial connects to the listener whose socket is at path. Errors: those of
+// Link.Dial.
+func (u *UnixLink) Dial(ctx context.Context, path string) (transport.Conn, error) {
+	conn, err := u.dial(ctx, path)
+	if err != nil {
+		return nil, fmt.Errorf("unix: dial %s: %w", path, err)
+	}
+	return conn, nil
+}
+
+func (u *UnixLink) dial(ctx context.Context, path string) (transport.Conn, error) {
+	if err := errors.Join(u.tunable(), u.l.wants()); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, u.l.o.DialTimeout)
+	defer cancel()
+	dial := func(ctx context.Context) (socket, error) { return dialUnix(ctx, path) }
+	c, err := dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return u.l.connect(ctx, c, dial)
+}
+
+func dialUnix(ctx context.Context, path string) (socket, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", path)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, err
+	}
+	k, ok := c.(socket)
+	if !ok {
+		closeSocket(c) //nolint:errcheck // the error that counts is returned
+		return nil, fmt.Errorf("got %T", c)
+	}
+	return k, nil
+}
+
+// tunable refuses an option that only TCP has.
+func (u *UnixLink) tunable() error {
+	if u.l.o.Congestion != "" {
+		return fmt.Errorf("%w: congestion control %q of a Unix socket", transport.ErrUnavailable, u.l.o.Congestion)
+	}
+	return nil
+}
+
+// Listen accepts connections at path, a socket of mode 0600 in a directory that
+// others cannot write; else the error Is ErrInsecure. A socket there that nobody
+// listens at is replaced; anything else there is not touched. Close removes the
+// socket. Other errors: what the system said.
+func (u *UnixLink) Listen(ctx context.Context, path string) (transport.Listener, error) {
+	nl, err := u.listen(ctx, path)
+	if err != nil {
+		return nil, fmt.Errorf("unix: listen at %s: %w", path, err)
+	}
+	return u.l.serve(nl, path), nil
+}
+
+func (u *UnixLink) listen(ctx context.Context, path string) (net.Listener, error) {
+	if err := u.tunable(); err != nil {
+		return nil, err
+	}
+	// Made under another name, so that nobody sees it before its mode is right,
+	// and renamed, so that a stale one is replaced in one step.
+	temp := path + newSuffix
+	if len(temp) > maxSocketPath {
+		return nil, fmt.Errorf("%w: the path has %d bytes, at most %d: use a shorter one", transport.ErrInvalid, len(path), maxSocketPath-len(newSuffix))
+	}
+	if err := checkSocketDir(filepath.Dir(path)); err != nil {
+		return nil, err
+	}
+	for _, p := range []string{path, temp} {
+		if err := stale(ctx, p); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var lc net.ListenConfig
+	nl, err := lc.Listen(ctx, "unix", temp)
+	if err != nil {
+		return nil, err
+	}
+	un, ok := nl.(*net.UnixListener)
+	if !ok {
+		nl.Close() //nolint:errcheck // the error that counts is returned
+		return nil, fmt.Errorf("got %T", nl)
+	}
+	un.SetUnlinkOnClose(false) // it would remove temp
+	own, err := publish(temp, path)
+	if err != nil {
+		nl.Close() //nolint:errcheck // the error that counts is returned
+		return nil, errors.Join(err, os.Remove(temp))
+	}
+	return &unixListener{Listener: nl, path: path, own: own}, nil
+}
+
+// publish gives a new socket its mode and its name, and returns what it is.
+func publish(temp, path string) (fs.FileInfo, error) {
+	if err := os.Chmod(temp, 0o600); err != nil {
+		return nil, err
+	}
+	own, err := os.Lstat(temp)
+	if err != nil {
+		return nil, err
+	}
+	return own, os.Rename(temp, path)
+}
+
+// stale returns nil when path is free, or a socket that nobody listens at.
+func stale(ctx context.Context, path string) error {
+	fi, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case fi.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("%w: %s is there and is no socket: use another path", fs.ErrExist, path)
+	}
+	c, err := dialUnix(ctx, path)
+	switch {
+	case err == nil:
+		return errors.Join(fmt.Errorf("%w: somebody listens at %s", syscall.EADDRINUSE, path), c.Close())
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
+		return nil
+	}
+	return err
+}
+
+// unixListener removes its socket when it closes.
+type unixListener struct {
+	net.Listener
+	path string
+	own  fs.FileInfo
+}
+
+// Close implements net.Listener.
+func (l *unixListener) Close() error {
+	err := l.Listener.Close()
+	if err != nil {
+		return err // the second call
+	}
+	fi, err := os.Lstat(l.path)
+	if err == nil && os.SameFile(fi, l.own) {
+		err = os.Remove(l.path)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // somebody removed it
+	}
+	return err
+}
+
+// remoteOf is the address of a socket's peer, for people.
+func remoteOf(c net.Conn) string { return endName(c.RemoteAddr(), c.LocalAddr()) }
+
+// endName is an address for people. The end of a Unix socket that dialled has
+// none; it is told by the other's. The other end has the name that its socket was
+// made under.
+func endName(a, other net.Addr) string {
+	u, ok := a.(*net.UnixAddr)
+	switch {
+	case !ok:
+		return a.String()
+	case u.Name == "" || u.Name == "@":
+		return "client of " + strings.TrimSuffix(other.String(), newSuffix)
+	}
+	return strings.TrimSuffix(u.Name, newSuffix)
+}
+
+// newSuffix ends the name of a socket until its mode is right.
+const newSuffix = ".new"
