@@ -41,14 +41,28 @@ type block struct {
 // member is one sender of a transfer: one part over one connection.
 type member struct {
 	part  int
-	facts transport.Facts
-	heard atomic.Int64 // when its last frame came, in ns from assembly.started
+	via   via
+	heard atomic.Int64  // when its last frame came, in ns from assembly.started
+	left  chan struct{} // closed when it sends no more
 
 	// Guarded by assembly.mu.
 	in      transport.Incoming // nil until admitted
 	ended   bool               // finished in order
 	gone    bool               // does not wait for the verdict any more
 	counted bool               // its bytes are in the verdict
+}
+
+// via is a connection that senders come over.
+type via struct {
+	facts  transport.Facts
+	number uint64 // counts the connections that a receiver serves
+}
+
+// replaces reports whether the process at the other end of v has given w up: it is
+// the same one, and it came again.
+func (v via) replaces(w via) bool {
+	return v.number > w.number && v.facts.PeerBoot == w.facts.PeerBoot && v.facts.Peer == w.facts.Peer &&
+		v.facts.PeerBoot != transport.ID{}
 }
 
 // assembly is one transfer: the union of what its senders send.
@@ -65,7 +79,6 @@ type assembly struct {
 	target  Target
 	size    int64 // bytes of a block
 	ordered bool
-	answer  []byte
 
 	isVisible func(block int) bool // see Opened.Visible
 	blocks    []block
@@ -75,25 +88,29 @@ type assembly struct {
 	// keeps late writers away from it.
 	stopped atomic.Bool
 
+	closing atomic.Bool  // the receiver is ending
 	full    atomic.Bool  // the target took no further block
-	arrived atomic.Int64 // when the last frame arrived, in ns from started
+	arrived atomic.Int64 // when the last frame arrived or was written, in ns from started
+	ranges  atomic.Int64 // of all blocks' coverage; Receiver.ranges has the sum of all transfers
+	end     cutting
 
-	mu       sync.Mutex // guards the rest
-	cond     sync.Cond
-	members  map[int]*member // by part: live or finished
-	sealing  int             // Target.Seal calls that run
-	visible  int             // contiguous prefix of published blocks
-	lastAt   time.Duration   // when the last block became visible, from started; 0: none did
-	failed   error           // the first failure; no more bytes are worth sending
-	broken   bool            // no further block can become visible
-	timer    *time.Timer     // wakes the finisher when patience may be at its end
-	expired  bool            // it is
-	joined   bool            // somebody was a member
-	joinedAt time.Duration   // the last who became one, from started
-	admitted bool            // a sender was told that it may send
-	over     bool            // nobody can join any more
-	decided  bool            // verdict is final; done is closed soon
-	verdict  Verdict
+	mu         sync.Mutex // guards the rest
+	cond       sync.Cond
+	members    map[int]*member // by part: live or finished
+	sealing    int             // Target.Seal calls that run
+	publishing bool            // a group of blocks is being published
+	visible    int             // contiguous prefix of published blocks
+	lastAt     time.Duration   // when the last block became visible, from started; 0: none did
+	failed     error           // the first failure; no more bytes are worth sending
+	timer      *time.Timer     // wakes the finisher when patience may be at its end
+	expired    bool            // it is
+	joined     bool            // somebody was a member
+	joinedAt   time.Duration   // the last who became one, from started
+	lostAt     time.Duration   // the last who did not finish, from started
+	admitted   bool            // a sender was told that it may send
+	over       bool            // nobody can join any more
+	decided    bool            // verdict is final; done is closed soon
+	verdict    Verdict
 }
 
 func newAssembly(r *Receiver, req transport.Request, digest [sha256.Size]byte) *assembly {
@@ -125,6 +142,7 @@ func (a *assembly) open(req transport.Request) {
 	}
 	a.target, a.size, a.ordered, a.isVisible = o.Target, o.BlockBytes, o.Ordered, o.Visible
 	a.blocks = make([]block, o.Blocks)
+	a.end.end.Store(int64(o.Blocks))
 	for i, p := range o.Present {
 		if p {
 			a.blocks[i].stage = stagePublished
@@ -133,56 +151,79 @@ func (a *assembly) open(req transport.Request) {
 		}
 	}
 	a.advance()
-	a.answer, a.openErr = Answer{Blocks: o.Blocks, BlockBytes: o.BlockBytes, Present: spans(o.Present)}.encode()
 }
 
 // join makes the sender of req a member, or says why not: errOver if the
-// transfer is ending, and a new one can begin when done is closed.
-func (a *assembly) join(req transport.Request, digest [sha256.Size]byte, facts transport.Facts) (*member, error) {
+// transfer is ending, and a new one can begin when done is closed. was is the
+// member in whose place it came, nil if there was none who may still be writing.
+func (a *assembly) join(req transport.Request, digest [sha256.Size]byte, v via) (m, was *member, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	refuse := func(code transport.RefuseCode, format string, args ...any) (*member, error) {
-		return nil, &transport.RefusedError{Transfer: a.id, Code: code, Reason: fmt.Sprintf(format, args...)}
+	refuse := func(code transport.RefuseCode, format string, args ...any) (*member, *member, error) {
+		return nil, nil, &transport.RefusedError{Transfer: a.id, Code: code, Reason: fmt.Sprintf(format, args...)}
 	}
+	was = a.members[req.Part]
 	switch parts := max(req.Parts, 1); {
 	case a.over:
-		return nil, errOver
+		return nil, nil, errOver
 	case digest != a.digest:
 		return refuse(transport.RefuseOther, "another sender of this transfer has a different plan")
 	case parts != a.parts:
 		return refuse(transport.RefuseOther, "%d parts, but another sender of this transfer said %d", parts, a.parts)
-	case !a.replaceable(req.Part):
+	case was != nil && !a.replaceable(was, v):
 		return refuse(transport.RefuseDuplicate, "part %d of %d is being sent already", req.Part+1, a.parts)
 	}
-	m := &member{part: req.Part, facts: facts}
+	if was != nil && was.in != nil {
+		was.in.Cancel("another connection sends this part now")
+		a.count(was)
+	}
+	m = &member{part: req.Part, via: v, left: make(chan struct{})}
 	m.heard.Store(int64(time.Since(a.started)))
 	a.members[req.Part] = m
 	a.joined, a.joinedAt = true, time.Since(a.started)
 	a.cond.Broadcast()
-	return m, nil
+	return m, was, nil
 }
 
-// replaceable reports whether a part may be opened again: nobody sends it, its
-// sender is gone, or has been silent for so long that its host may be. It is
-// called with a.mu held.
-func (a *assembly) replaceable(part int) bool {
-	m := a.members[part]
-	if m == nil || m.gone {
+// replaceable reports whether the part of m may be opened again over v: its sender
+// is gone, came again itself, or has been silent for so long that its host may be
+// gone. It is called with a.mu held.
+func (a *assembly) replaceable(m *member, v via) bool {
+	switch {
+	case m.gone:
+		return true
+	case m.in == nil:
+		return false
+	case v.replaces(m.via):
 		return true
 	}
 	silent := time.Since(a.started) - time.Duration(m.heard.Load())
-	if m.ended || m.in == nil || silent < silentAfter {
-		return false
+	return !m.ended && silent >= silentAfter
+}
+
+// admit lets a member send. One that keeps its frames hears which blocks are
+// durable already: none of those need come for it to hear it.
+func (a *assembly) admit(m *member, in transport.Incoming) {
+	a.mu.Lock()
+	m.in, a.admitted = in, true
+	var done []uint32
+	for i := range a.blocks {
+		if !in.Request().Replayable && (a.blocks[i].stage == stagePublished || a.end.over(i) && !a.closing.Load()) {
+			done = append(done, uint32(i))
+		}
 	}
-	m.in.Cancel("another connection sends this part now")
-	return true
+	a.mu.Unlock()
+	if len(done) > 0 {
+		in.Ack(done...) //nolint:errcheck // a member that is gone is noticed by its own loop
+	}
 }
 
 // leave records that a member sends no more: it finished in order, or was lost
-// and its part may be opened again.
+// and its part may be opened again. It is called once for each member.
 func (a *assembly) leave(m *member, inOrder bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	close(m.left)
 	if m.in != nil && !a.decided {
 		a.count(m)
 	}
@@ -190,6 +231,7 @@ func (a *assembly) leave(m *member, inOrder bool) {
 		m.ended = true
 	} else if a.members[m.part] == m {
 		delete(a.members, m.part)
+		a.lostAt = time.Since(a.started)
 	}
 	a.cond.Broadcast()
 }
@@ -201,6 +243,9 @@ func (a *assembly) fail(err error) {
 	if a.failed == nil {
 		a.failed = err
 	}
-	a.broken = a.broken || errors.Is(err, ErrClosed) // then there is no time for blocks that are whole
+	if errors.Is(err, ErrClosed) {
+		a.closing.Store(true) // first: what is given up now is not what a cut gives up
+		a.lower(a.visible)    // then there is no time for blocks that are whole
+	}
 	a.cond.Broadcast()
 }

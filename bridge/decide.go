@@ -29,9 +29,11 @@ func (a *assembly) decide() {
 	case v.Blocks == v.Total:
 		v.State = Complete
 	case errors.Is(a.failed, ErrClosed):
-		v.Reason = "the receiver was stopped"
+		v.Reason, v.Stopped = "the receiver was stopped", true
 	case a.failed != nil:
 		v.Reason = a.failed.Error()
+	case a.end.why != nil:
+		v.Reason = a.end.why.Error()
 	case removed:
 		v.Reason = fmt.Sprintf("block %d was removed from the store meanwhile", v.Blocks)
 	case a.full.Load():
@@ -81,5 +83,5 @@ func (a *assembly) count(m *member) {
 	s := m.in.Stats()
 	a.verdict.Bytes += s.Bytes
 	a.verdict.Bad += s.BadPiece
-	a.verdict.addLink(LinkUse{Link: m.facts.Link, Sealed: m.facts.Sealed, Bytes: s.Bytes})
+	a.verdict.Links = addLink(a.verdict.Links, LinkUse{Link: m.via.facts.Link, Sealed: m.via.facts.Sealed, Bytes: s.Bytes})
 }

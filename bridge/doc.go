@@ -11,7 +11,13 @@
 // and the [Verdict] says how far it got and why.
 //
 // The sending side is a [Sender]: it fills leases with pieces, leaves out what
-// the receiver has already, and sends again what the receiver asks for.
+// the receiver has already, and sends again what the receiver asks for. A [Courier]
+// does that over as many connections as it takes.
+//
+// A transfer outlives its connections. The receiver keeps what it has of an
+// incomplete transfer for a while, says so to a sender that comes again, and gives
+// the old connection of that sender up; what is visible stays for good, so a
+// receiver that was started again knows it too.
 //
 // The package knows transports and targets only by interfaces; which link it
 // got and what a block's bytes mean is decided in main.

@@ -38,6 +38,12 @@ var (
 	// errFailed ends a member's loop when the transfer cannot go on.
 	errFailed = errors.New("bridge: transfer failed")
 
+	// errAgain ends a source's run whose connection was replaced.
+	errAgain = errors.New("bridge: the connection was replaced")
+
+	// errStopped is why a connection is replaced whose receiver is stopping.
+	errStopped = errors.New("bridge: the receiver was stopped")
+
 	// errOver is returned by assembly.join.
 	errOver = errors.New("bridge: transfer is ending")
 )

@@ -6,7 +6,7 @@ import (
 )
 
 // finisher seals and publishes blocks as they become whole, and ends the
-// transfer. It is the only one that publishes.
+// transfer.
 func (a *assembly) finisher() {
 	a.mu.Lock()
 	for {
@@ -15,13 +15,11 @@ func (a *assembly) finisher() {
 			break
 		}
 		a.startSeals()
-		if !a.broken && a.visible < len(a.blocks) && a.blocks[a.visible].stage == stageSealed {
-			a.publish()
-			continue
-		}
+		a.startPublish()
 		a.cond.Wait()
 	}
 	a.over = true
+	a.cond.Broadcast() // flushes may wait for blocks
 	a.timer.Stop()
 	a.mu.Unlock()
 	a.stopWrites()
@@ -45,7 +43,7 @@ func (a *assembly) finisher() {
 // failure these are the ones that can still become visible: no byte will come
 // for the first that is not whole.
 func (a *assembly) startSeals() {
-	for i := a.visible; i < len(a.blocks) && !a.broken && a.sealing < sealers; i++ {
+	for i := a.visible; !a.end.over(i) && a.sealing < sealers; i++ {
 		b := &a.blocks[i]
 		if a.failed != nil && b.stage == stageOpen {
 			return
@@ -69,50 +67,85 @@ func (a *assembly) seal(i int) {
 	if err == nil {
 		b.stage = stageSealed
 	} else {
-		a.breaks(fmt.Errorf("%w: seal block %d: %w", ErrStore, i, err))
+		a.breaks(i, fmt.Errorf("%w: seal block %d: %w", ErrStore, i, err))
 	}
 	a.cond.Broadcast()
 }
 
-// publish makes the next block visible and acknowledges it. It is called with
-// a.mu held and gives it up meanwhile.
-func (a *assembly) publish() {
-	i := a.visible
-	a.mu.Unlock()
-	err := a.target.Publish(i)
-	a.mu.Lock()
-	if err != nil {
-		a.breaks(fmt.Errorf("%w: publish block %d: %w", ErrStore, i, err))
+// startPublish starts to publish the next blocks, one group at a time. Those that
+// are being sealed right behind them are waited for: a group costs one
+// synchronisation of names, however large it is.
+func (a *assembly) startPublish() {
+	first, n := a.visible, 0
+	for n < maxGroup && !a.end.over(first+n) && a.blocks[first+n].stage == stageSealed {
+		n++
+	}
+	more := n < maxGroup && !a.end.over(first+n) && a.blocks[first+n].stage == stageSealing
+	if a.publishing || n == 0 || more {
 		return
 	}
-	a.blocks[i].stage = stagePublished
-	a.blocks[i].visible.Store(true)
-	a.lastAt = time.Since(a.started)
-	a.advance()
-	visible := a.visible
-	var to []*member
-	for _, m := range a.members {
-		if m.in != nil && !m.ended {
-			to = append(to, m)
-		}
-	}
-	a.mu.Unlock()
-	for _, m := range to {
-		m.in.Ack(uint32(i)) //nolint:errcheck // a member that is gone is noticed by its own loop
-	}
-	if a.r.o.OnBlock != nil {
-		a.r.o.OnBlock(a.id, visible, len(a.blocks))
-	}
-	a.mu.Lock()
+	a.publishing = true
+	go a.publish(first, n)
 }
 
-// breaks records a failure after which no further block can become visible. It
-// is called with a.mu held.
-func (a *assembly) breaks(err error) {
+// publish makes n blocks visible and durable in chain order, and acknowledges
+// them.
+func (a *assembly) publish(first, n int) {
+	var err error
+	named := 0
+	for named < n && err == nil {
+		if err = a.target.Publish(first + named); err == nil {
+			named++
+		} else {
+			err = fmt.Errorf("%w: publish block %d: %w", ErrStore, first+named, err)
+		}
+	}
+	durable := 0
+	if named > 0 {
+		var serr error
+		if durable, serr = a.target.Settle(first, named); serr != nil {
+			err = fmt.Errorf("%w: publish block %d: %w", ErrStore, first+durable, serr)
+		}
+	}
+	a.mu.Lock()
+	var visible [maxGroup]int
+	var acks [maxGroup]uint32
+	for i := range durable {
+		b := &a.blocks[first+i]
+		b.stage = stagePublished
+		b.visible.Store(true)
+		a.advance()
+		visible[i], acks[i] = a.visible, uint32(first+i)
+	}
+	if durable > 0 {
+		a.lastAt = time.Since(a.started)
+	}
+	if err != nil {
+		a.breaks(first+durable, err)
+	}
+	to := a.listeners()
+	a.mu.Unlock()
+	for _, m := range to {
+		m.in.Ack(acks[:durable]...) //nolint:errcheck // a member that is gone is noticed by its own loop
+	}
+	for _, v := range visible[:durable] {
+		if a.r.o.OnBlock != nil {
+			a.r.o.OnBlock(a.id, v, len(a.blocks))
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.publishing = false
+	a.cond.Broadcast()
+}
+
+// breaks records a failure after which a block and those behind it cannot become
+// visible. It is called with a.mu held.
+func (a *assembly) breaks(index int, err error) {
 	if a.failed == nil {
 		a.failed = err
 	}
-	a.broken = true
+	a.lower(index)
 }
 
 // advance moves the visible prefix over published blocks.

@@ -33,11 +33,25 @@ func FuzzVerdict(f *testing.F) {
 // FuzzAnswer feeds what a peer may send when it admits a transfer.
 func FuzzAnswer(f *testing.F) {
 	f.Add([]byte(`{"blocks":4,"block_bytes":100,"present":[{"first":1,"count":2}]}`))
+	f.Add([]byte(`{"blocks":4,"block_bytes":100,"held":[[0,1,5,6,7],[3,0,100]]}`))
+	f.Add([]byte(`{"blocks":4,"block_bytes":100,"held":[[0,99,2]]}`))
 	f.Add([]byte(`{"blocks":4,"block_bytes":100,"present":[{"first":4294967295,"count":4294967295}]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		a, err := parseAnswer(b)
 		if err != nil {
 			return
+		}
+		for _, h := range a.Held {
+			if c := cover(h.Ranges); c.Bytes() > uint64(a.BlockBytes) || int64(h.Block) >= int64(a.Blocks) {
+				t.Errorf("%q reads as %+v", b, a)
+			}
+		}
+		again, err := a.encode(len(b) + 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c, err := parseAnswer(again); err != nil || c.bytes() > a.bytes() {
+			t.Errorf("%q, said again as %q: %+v, %v", b, again, c, err)
 		}
 		for _, s := range a.Present {
 			if uint64(s.First)+uint64(s.Count) > uint64(a.Blocks) || a.Blocks > MaxBlocks {

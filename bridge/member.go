@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"pdlink/transport"
 )
 
@@ -15,9 +17,7 @@ import (
 // that finished and went away before that has done its part all the same, but
 // it may come again: it does not know.
 func (a *assembly) serve(ctx context.Context, gone <-chan struct{}, m *member, in transport.Incoming) {
-	a.mu.Lock()
-	m.in, a.admitted = in, true
-	a.mu.Unlock()
+	a.admit(m, in)
 	stop := make(chan struct{})
 	var end sync.WaitGroup
 	end.Go(func() { // a verdict may come before the sender's end
@@ -60,61 +60,37 @@ func finish(in transport.Incoming, v Verdict) {
 	}
 }
 
-// receive is a member's loop. It returns io.EOF when the sender finished, and
-// errFailed when the transfer cannot go on: its marks are then left to the
-// verdict, since nothing may be called durable any more.
+// receive is a member's loop: it takes frames and hands them to the stage that
+// writes them. It returns io.EOF when the sender finished and everything is written,
+// and errFailed when the transfer cannot go on: flushes that wait are then left to
+// the verdict.
 func (a *assembly) receive(ctx context.Context, m *member) error {
-	in := m.in
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	w := newWriting(a, m.in, stop)
+	err := a.frames(ctx, m, w)
+	switch failed := w.close(); {
+	case errors.Is(failed, ErrPlan):
+		return failed
+	case failed != nil:
+		return errFailed
+	}
+	return err
+}
+
+func (a *assembly) frames(ctx context.Context, m *member, w *writing) error {
 	for {
-		d, err := in.Recv(ctx)
+		d, err := m.in.Recv(ctx)
 		if err != nil {
 			return err
 		}
-		if d.Mark() {
-			if err := a.sync(); err != nil {
-				a.fail(err)
-				return errFailed
-			}
-			if err := d.Flushed(nil); err != nil {
-				return err
-			}
-			continue
+		if !d.Mark() {
+			now := int64(time.Since(a.started))
+			a.arrived.Store(now)
+			m.heard.Store(now)
 		}
-		now := int64(time.Since(a.started))
-		a.arrived.Store(now)
-		m.heard.Store(now)
-		err = a.frame(in, d)
-		d.Release()
-		switch {
-		case errors.Is(err, ErrPlan):
-			in.Cancel(err.Error()) // this sender is wrong, not the others
-			return err
-		case err != nil:
-			a.fail(err)
-			return errFailed
-		}
+		w.take(d)
 	}
-}
-
-// frame writes a frame's pieces.
-func (a *assembly) frame(in transport.Incoming, d *transport.Delivery) error {
-	for i, p := range d.Pieces() {
-		if int64(p.Block) >= int64(len(a.blocks)) || p.End() > uint64(a.size) {
-			return fmt.Errorf("%w: piece [%d,%d) of block %d, the plan has %d blocks of %d bytes",
-				ErrPlan, p.Offset, p.End(), p.Block, len(a.blocks), a.size)
-		}
-		b := &a.blocks[p.Block]
-		if b.visible.Load() {
-			// It was visible before the sender knew. If this fails the loop's
-			// next Recv says why.
-			in.Ack(p.Block) //nolint:errcheck // see above
-			continue
-		}
-		if err := a.piece(int(p.Block), b, p, d.Data(i)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // piece writes the part of a piece that nobody sent before.
@@ -126,17 +102,8 @@ func (a *assembly) piece(index int, b *block, p transport.Piece, data []byte) er
 	}
 	var err error
 	var fresh int64
-	b.mu.Lock()
-	whole := transport.Range{Begin: p.Offset, End: p.End()}
 	var todo [1]transport.Range // nearly always the piece as it is
-	list := todo[:0]
-	for r := range b.cov.Uncovered(whole) {
-		list = append(list, r)
-	}
-	b.cov.Add(whole)
-	scattered := len(b.cov.Ranges()) > maxRanges
-	b.dirty.Store(true) // before anybody can find the range taken, see block.io
-	b.mu.Unlock()
+	list, crowded, scattered := a.claim(b, transport.Range{Begin: p.Offset, End: p.End()}, todo[:0])
 	for _, r := range list {
 		if err = a.write(index, int64(r.Begin), data[r.Begin-p.Offset:r.End-p.Offset]); err != nil {
 			err = fmt.Errorf("%w: write block %d at %d: %w", ErrStore, index, r.Begin, err)
@@ -145,12 +112,19 @@ func (a *assembly) piece(index int, b *block, p transport.Piece, data []byte) er
 		fresh += int64(r.End - r.Begin)
 	}
 	b.io.RUnlock()
-	if err == nil && scattered {
-		err = fmt.Errorf("%w: block %d arrives in more than %d separate ranges", ErrPlan, index, maxRanges)
+	if crowded {
+		a.r.relieve()
 	}
-	if err == nil && fresh > 0 && b.written.Add(fresh) == a.size {
+	switch {
+	case errors.Is(err, ErrNoSpace):
+		a.cut(index, err)
+		return nil
+	case err == nil && scattered != nil:
+		return fmt.Errorf("block %d: %w", index, scattered)
+	case err == nil && fresh > 0 && b.written.Add(fresh) == a.size:
 		a.mu.Lock()
 		b.stage = stageWhole
+		a.reach()
 		a.cond.Broadcast()
 		a.mu.Unlock()
 	}
@@ -173,33 +147,59 @@ func (a *assembly) write(index int, off int64, p []byte) error {
 	}
 }
 
-// sync makes durable what was written of blocks that are not sealed. It fails
-// when any write before it did.
+// sync makes durable what was written of blocks that are not visible yet. It fails
+// when any write before it did. Blocks behind a cut are left out: the verdict does
+// not count them.
 func (a *assembly) sync() error {
-	a.mu.Lock()
-	failed := a.failed
-	a.mu.Unlock()
-	if failed != nil {
-		return failed
-	}
+	var group errgroup.Group
+	group.SetLimit(sealers)
 	for i := range a.blocks {
 		b := &a.blocks[i]
-		if b.visible.Load() || !b.dirty.Load() {
+		if b.visible.Load() || !b.dirty.Load() || a.end.over(i) {
 			continue
 		}
-		b.io.Lock()
-		b.dirty.Store(false)
-		a.mu.Lock()
-		sealed := b.stage >= stageSealed || a.stopped.Load()
-		a.mu.Unlock()
-		var err error
-		if !sealed {
-			err = a.target.Sync(i)
+		switch visible, err := a.settles(i); {
+		case err != nil:
+			return errors.Join(err, group.Wait())
+		case !visible:
+			group.Go(func() error { return a.syncBlock(i, b) })
 		}
-		b.io.Unlock()
-		if err != nil {
-			return fmt.Errorf("%w: sync block %d: %w", ErrStore, i, err)
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.failed
+}
+
+// settles waits for a block that becomes visible, and with that durable, without
+// any further byte: to synchronise it too would only delay that. It reports false
+// for a block that has to be synchronised.
+func (a *assembly) settles(i int) (visible bool, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for a.failed == nil && a.blocks[i].stage != stagePublished {
+		switch {
+		case a.over:
+			return false, errOver
+		case a.front() <= i || a.end.over(i):
+			return false, nil
 		}
+		a.cond.Wait()
+	}
+	return true, a.failed
+}
+
+func (a *assembly) syncBlock(i int, b *block) error {
+	b.io.Lock()
+	defer b.io.Unlock()
+	if a.stopped.Load() || b.visible.Load() {
+		return nil
+	}
+	b.dirty.Store(false)
+	if err := a.target.Sync(i); err != nil {
+		return fmt.Errorf("%w: sync block %d: %w", ErrStore, i, err)
 	}
 	return nil
 }

@@ -1,6 +1,10 @@
 package bridge
 
-import "time"
+import (
+	"time"
+
+	"pdlink/transport"
+)
 
 // Limits and times, each with its reason.
 const (
@@ -38,14 +42,49 @@ const (
 	// each; tensor-parallel heads of plain KV one for each head and layer.
 	maxRanges = 1 << 14
 
+	// maxAllRanges bounds the ranges of all blocks of all transfers: 16 MiB, and
+	// as much again while lists grow. A 1,000,000-token prompt of plain KV from
+	// two senders that share the heads, all of its blocks open, has half of that.
+	maxAllRanges = 1 << 20
+
+	// maxHeld bounds the ranges in an answer: 32 blocks of plain KV of 64 layers
+	// in parts of heads, twice. What is beyond is sent again.
+	maxHeld = 1 << 16
+
+	// maxNumbers bounds the numbers in an answer, before they cost memory: two of
+	// each range, one of each block, four of each run of blocks.
+	maxNumbers = 2*maxHeld + 3*MaxBlocks
+
+	// rejoinWait is how long a sender that comes again waits for what came over
+	// its earlier connection to be written: a window of frames, on a disk that is
+	// not overloaded.
+	rejoinWait = 500 * time.Millisecond
+
 	// fullPoll is how often a write is tried again while the target takes no
 	// further block: half of what sealing one takes.
 	fullPoll = 4 * time.Millisecond
+
+	// heldFrames bounds the frames of one sender that wait for the disk here;
+	// those behind them wait in the link. All that a ring of the default size
+	// holds.
+	heldFrames = transport.DefaultSlots
+
+	// heldMarks is how many flushes of one sender may wait here: as many as a
+	// link lets wait.
+	heldMarks = 4
+
+	// maxGroup is how many blocks are published at a time at most: more would
+	// keep the first of them from the decoder without saving much.
+	maxGroup = 16
 
 	// sealers is how many blocks of one transfer are sealed at a time. An
 	// engine's chunk completes about four blocks with its last layer; their
 	// data syncs overlap in the device.
 	sealers = 4
+
+	// firstGrants is how many frames a receiver lets come before any has arrived,
+	// at most: more of them on one connection show that it takes what is sent.
+	firstGrants = 4
 
 	// MaxPasses is how often a sender sends what the receiver asks for again:
 	// a link that corrupts three times in a row will not do better.

@@ -5,13 +5,11 @@ import "time"
 // isOver reports whether nothing more will come of the transfer. It is called
 // with a.mu held.
 func (a *assembly) isOver() bool {
-	if a.sealing > 0 {
+	if a.sealing > 0 || a.publishing {
 		return false
 	}
-	whole := a.visible < len(a.blocks) && a.blocks[a.visible].stage != stageOpen // it can still be sealed and published
+	whole := !a.end.over(a.visible) && a.blocks[a.visible].stage != stageOpen // it can still be sealed and published
 	switch {
-	case a.broken:
-		return true
 	case a.failed != nil:
 		return !whole
 	case !a.joined || whole:
@@ -67,7 +65,7 @@ func (a *assembly) patience() time.Duration {
 // awaitSenders sets expired, or the time to look again. It is called with a.mu
 // held.
 func (a *assembly) awaitSenders() {
-	last := max(time.Duration(a.arrived.Load()), a.joinedAt)
+	last := max(time.Duration(a.arrived.Load()), a.joinedAt, a.lostAt)
 	left := a.patience() - (time.Since(a.started) - last)
 	a.expired = left <= 0
 	if !a.expired {

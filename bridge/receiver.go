@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"pdlink/transport"
@@ -42,8 +43,10 @@ type Options struct {
 // Receiver takes transfers from any number of connections and puts their blocks
 // into targets. It may be used concurrently.
 type Receiver struct {
-	o  Options
-	wg sync.WaitGroup // finishers
+	o      Options
+	wg     sync.WaitGroup // finishers
+	conns  atomic.Uint64  // connections served so far
+	ranges atomic.Int64   // of the coverage of all blocks of all transfers
 
 	mu     sync.Mutex // guards live and closed
 	live   map[transport.ID]*assembly
@@ -66,6 +69,7 @@ func NewReceiver(o Options) *Receiver {
 // connection.
 func (r *Receiver) Serve(ctx context.Context, conn transport.Conn) error {
 	var offers sync.WaitGroup
+	v := via{conn.Facts(), r.conns.Add(1)}
 	gone := make(chan struct{})
 	defer func() {
 		close(gone)
@@ -76,7 +80,7 @@ func (r *Receiver) Serve(ctx context.Context, conn transport.Conn) error {
 		if err != nil {
 			return err
 		}
-		offers.Go(func() { r.take(ctx, gone, conn.Facts(), offer) })
+		offers.Go(func() { r.take(ctx, gone, v, offer) })
 	}
 }
 
@@ -98,13 +102,13 @@ func (r *Receiver) Close() error {
 
 // take sees one offer through to its end. gone is closed when its connection
 // is.
-func (r *Receiver) take(ctx context.Context, gone <-chan struct{}, facts transport.Facts, offer transport.Offer) {
+func (r *Receiver) take(ctx context.Context, gone <-chan struct{}, v via, offer transport.Offer) {
 	req := offer.Request()
-	a, m, err := r.join(req, facts)
+	a, m, was, err := r.join(req, v)
 	for errors.Is(err, errOver) { // it came after the others of its transfer ended: a new one
 		select {
 		case <-a.done:
-			a, m, err = r.join(req, facts)
+			a, m, was, err = r.join(req, v)
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
@@ -113,7 +117,14 @@ func (r *Receiver) take(ctx context.Context, gone <-chan struct{}, facts transpo
 		r.decline(offer, err)
 		return
 	}
-	in, err := offer.Admit(a.answer)
+	if was != nil {
+		was.await(ctx)
+	}
+	answer, err := a.answer(v.facts.MaxMeta)
+	var in transport.Incoming
+	if err == nil {
+		in, err = offer.Admit(answer)
+	}
 	if err != nil {
 		r.decline(offer, err)
 		a.leave(m, false)
@@ -137,17 +148,17 @@ func (r *Receiver) decline(offer transport.Offer, err error) {
 
 // join finds or opens the transfer that a request belongs to and makes the
 // sender a member of it.
-func (r *Receiver) join(req transport.Request, facts transport.Facts) (*assembly, *member, error) {
+func (r *Receiver) join(req transport.Request, v via) (a *assembly, m, was *member, err error) {
 	digest := planDigest(req)
 	r.mu.Lock()
 	if r.closed {
 		r.mu.Unlock()
-		return nil, nil, ErrClosed
+		return nil, nil, nil, ErrClosed
 	}
-	a := r.live[req.ID]
+	a = r.live[req.ID]
 	if a == nil && len(r.live) >= maxLive {
 		r.mu.Unlock()
-		return nil, nil, &transport.RefusedError{
+		return nil, nil, nil, &transport.RefusedError{
 			Transfer: req.ID, Code: transport.RefuseBusy, Reason: fmt.Sprintf("%d transfers are being received", maxLive),
 		}
 	}
@@ -164,7 +175,7 @@ func (r *Receiver) join(req transport.Request, facts transport.Facts) (*assembly
 			r.forget(a)
 			r.wg.Done()
 		}
-		return nil, nil, a.openErr
+		return nil, nil, nil, a.openErr
 	}
 	if opened {
 		go func() {
@@ -172,12 +183,13 @@ func (r *Receiver) join(req transport.Request, facts transport.Facts) (*assembly
 			a.finisher()
 		}()
 	}
-	m, err := a.join(req, digest, facts)
-	return a, m, err
+	m, was, err = a.join(req, digest, v)
+	return a, m, was, err
 }
 
 // forget makes the id free for a new transfer.
 func (r *Receiver) forget(a *assembly) {
+	r.ranges.Add(-a.ranges.Swap(0))
 	r.mu.Lock()
 	if r.live[a.id] == a {
 		delete(r.live, a.id)

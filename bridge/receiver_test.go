@@ -145,7 +145,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		req := request(0, 2)
 		c.change(&req)
-		if _, err := bridge.OpenSender(t.Context(), b.dial(), req, b.shape()); !errors.Is(err, c.want) {
+		if _, err := bridge.OpenSender(t.Context(), b.stranger(), req, b.shape()); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 	}

@@ -8,13 +8,15 @@ import (
 	"pdlink/transport"
 )
 
-// Sender fills the frames of one outgoing transfer. It belongs to one goroutine
-// at a time.
+// Sender fills the frames of one outgoing transfer on one connection. It belongs
+// to one goroutine at a time.
 type Sender struct {
 	out     transport.Outgoing
 	answer  Answer
 	present []bool
+	held    map[uint32]*transport.Coverage // nil for most blocks
 	lease   *transport.Lease
+	sent    *tally // nil: nobody counts
 
 	// again, when set, is what the receiver asked for: nothing else is sent.
 	again map[uint32]*transport.Coverage
@@ -71,7 +73,19 @@ func OpenSender(ctx context.Context, conn transport.Conn, req transport.Request,
 			s.present[sp.First+i] = true
 		}
 	}
+	s.held = make(map[uint32]*transport.Coverage, len(s.answer.Held))
+	for _, h := range s.answer.Held {
+		s.held[h.Block] = cover(h.Ranges)
+	}
 	return s, nil
+}
+
+func cover(ranges []transport.Range) *transport.Coverage {
+	c := new(transport.Coverage)
+	for _, r := range ranges {
+		c.Add(r)
+	}
+	return c
 }
 
 // Answer is what the receiver said when it admitted the transfer.
@@ -82,53 +96,73 @@ func (s *Sender) Wants(block int) bool {
 	if block < 0 || block >= len(s.present) || s.present[block] {
 		return false
 	}
-	return s.again == nil || s.again[uint32(block)] != nil
+	if s.again != nil {
+		return s.again[uint32(block)] != nil
+	}
+	held := s.held[uint32(block)]
+	return held == nil || held.Bytes() < uint64(s.answer.BlockBytes)
 }
 
 // Put sends p as bytes of a block from offset off, in as many pieces as the
 // frames ask for. Bytes that the receiver does not need are left out. p may be
 // reused when Put returns.
 func (s *Sender) Put(ctx context.Context, block int, off int64, p []byte) error {
-	if !s.Wants(block) || len(p) == 0 {
-		return nil
-	}
-	if off < 0 || off+int64(len(p)) > s.answer.BlockBytes {
-		return fmt.Errorf("%w: bytes [%d,%d) of block %d, which has %d", ErrPlan, off, off+int64(len(p)), block, s.answer.BlockBytes)
-	}
-	if s.again == nil {
-		return s.put(ctx, uint32(block), uint64(off), p)
-	}
-	var err error
-	asked := s.again[uint32(block)]
-	end := uint64(off) + uint64(len(p))
-	for _, r := range asked.Ranges() {
-		if b, e := max(r.Begin, uint64(off)), min(r.End, end); b < e && err == nil {
-			err = s.put(ctx, uint32(block), b, p[b-uint64(off):e-uint64(off)])
-		}
-	}
+	_, err := s.put(ctx, block, off, p)
 	return err
 }
 
-// put appends to the open lease and sends it when it is full.
-func (s *Sender) put(ctx context.Context, block uint32, off uint64, p []byte) error {
-	for len(p) > 0 {
+// put is Put; it returns how many bytes of p, from the front, are taken care of.
+func (s *Sender) put(ctx context.Context, block int, off int64, p []byte) (int, error) {
+	if !s.Wants(block) || len(p) == 0 {
+		return len(p), nil
+	}
+	if off < 0 || off+int64(len(p)) > s.answer.BlockBytes {
+		return 0, fmt.Errorf("%w: bytes [%d,%d) of block %d, which has %d", ErrPlan, off, off+int64(len(p)), block, s.answer.BlockBytes)
+	}
+	whole := transport.Range{Begin: uint64(off), End: uint64(off) + uint64(len(p))}
+	index := uint32(block)
+	switch {
+	case s.again != nil:
+		for _, r := range s.again[index].Ranges() {
+			if r.Begin, r.End = max(r.Begin, whole.Begin), min(r.End, whole.End); r.Begin < r.End {
+				if n, err := s.fill(ctx, index, r, p[r.Begin-whole.Begin:]); err != nil {
+					return int(r.Begin-whole.Begin) + n, err
+				}
+			}
+		}
+	case s.held[index] != nil:
+		for r := range s.held[index].Uncovered(whole) {
+			if n, err := s.fill(ctx, index, r, p[r.Begin-whole.Begin:]); err != nil {
+				return int(r.Begin-whole.Begin) + n, err
+			}
+		}
+	default:
+		return s.fill(ctx, index, whole, p)
+	}
+	return len(p), nil
+}
+
+// fill puts the bytes of r, with which p begins, into the open lease and sends it
+// when it is full. It returns how many it put.
+func (s *Sender) fill(ctx context.Context, block uint32, r transport.Range, p []byte) (int, error) {
+	size := int(r.End - r.Begin)
+	for done := 0; done < size; {
 		if s.lease == nil {
 			l, err := s.out.Lease(ctx)
 			if err != nil {
-				return fmt.Errorf("lease slot for block %d: %w", block, err)
+				return done, fmt.Errorf("lease slot for block %d: %w", block, err)
 			}
 			s.lease = l
 		}
-		n := s.lease.Append(block, off, p)
+		n := s.lease.Append(block, r.Begin+uint64(done), p[done:size])
 		if n == 0 {
 			if err := s.Push(ctx); err != nil {
-				return err
+				return done, err
 			}
-			continue
 		}
-		off, p = off+uint64(n), p[n:]
+		done += n
 	}
-	return nil
+	return size, nil
 }
 
 // Push sends the frame that is being filled, if any.
@@ -138,9 +172,16 @@ func (s *Sender) Push(ctx context.Context) error {
 		return nil
 	}
 	s.lease = nil
+	return s.send(ctx, l)
+}
+
+// send sends a frame and counts it.
+func (s *Sender) send(ctx context.Context, l *transport.Lease) error {
+	s.sent.note(l)
 	if err := s.out.Send(ctx, l); err != nil {
 		return fmt.Errorf("send frame: %w", err)
 	}
+	s.sent.count()
 	return nil
 }
 
@@ -186,7 +227,7 @@ func (s *Sender) pass(ctx context.Context, src Source) error {
 
 // ask restricts what is sent to pieces.
 func (s *Sender) ask(pieces []transport.Piece) {
-	s.again = make(map[uint32]*transport.Coverage, len(pieces))
+	s.again = make(map[uint32]*transport.Coverage)
 	for _, p := range pieces {
 		c := s.again[p.Block]
 		if c == nil {
@@ -204,6 +245,45 @@ func (s *Sender) Abort(reason string) {
 		s.lease = nil
 	}
 	s.out.Cancel(reason)
+}
+
+// narrow leaves out of a saved frame what the receiver has. It reports false when
+// all of the frame's blocks are visible there, so that the frame is needed no more.
+func (s *Sender) narrow(l *transport.Lease) bool {
+	needed, lo, hi := false, 0, 0
+	for i, p := range l.Pieces() {
+		if s.present[p.Block] {
+			continue
+		}
+		needed = true
+		if held := s.held[p.Block]; held != nil && covers(held, transport.Range{Begin: p.Offset, End: p.End()}) {
+			continue
+		}
+		if lo == hi {
+			lo = i
+		}
+		hi = i + 1
+	}
+	l.Narrow(lo, hi)
+	return needed
+}
+
+// covers reports whether all of r is in c.
+func covers(c *transport.Coverage, r transport.Range) bool {
+	for range c.Uncovered(r) {
+		return false
+	}
+	return true
+}
+
+// wantsAny reports whether any block is wanted.
+func (s *Sender) wantsAny() bool {
+	for i := range s.present {
+		if s.Wants(i) {
+			return true
+		}
+	}
+	return false
 }
 
 // CheckRing reports a send ring that is too small for a source that cannot be

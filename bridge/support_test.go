@@ -111,6 +111,20 @@ func (r *recorder) Publish(block int) error {
 	return nil
 }
 
+func (r *recorder) Settle(first, n int) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range n {
+		if err := r.begin("settle", first+i); err != nil {
+			return i, err
+		}
+		if !slices.Contains(r.published, first+i) {
+			r.faults = append(r.faults, fmt.Sprintf("block %d settled without a name", first+i))
+		}
+	}
+	return n, nil
+}
+
 func (r *recorder) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -201,6 +215,17 @@ func (b *bench) dial() transport.Conn {
 	return conn
 }
 
+// stranger is dial from another process.
+func (b *bench) stranger() transport.Conn {
+	b.t.Helper()
+	conn, err := b.link.With(mem.Options{}).Dial(b.t.Context(), "decoder")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
 func (b *bench) open(conn transport.Conn, part, parts int) *bridge.Sender {
 	b.t.Helper()
 	s, err := bridge.OpenSender(b.t.Context(), conn, request(part, parts), b.shape())
@@ -278,8 +303,12 @@ type piece struct {
 
 func (p *pieces) Run(ctx context.Context, to bridge.Sink) error {
 	p.runs++
+	data := map[int][]byte{}
 	for i, x := range p.list {
-		if err := to.Put(ctx, x.block, x.begin, blockData(x.block, p.size)[x.begin:x.end]); err != nil {
+		if data[x.block] == nil {
+			data[x.block] = blockData(x.block, p.size)
+		}
+		if err := to.Put(ctx, x.block, x.begin, data[x.block][x.begin:x.end]); err != nil {
 			return err
 		}
 		if p.after != nil {

@@ -39,6 +39,7 @@ type Verdict struct {
 	Bad      uint64    `json:"bad,omitempty"`    // pieces whose checksum did not match
 	Seconds  float64   `json:"seconds"`          // from the first open to the last block visible, or frame if none became so
 	Links    []LinkUse `json:"links,omitempty"`
+	Stopped  bool      `json:"stopped,omitempty"` // the receiver is ending; once it is back the transfer can go on
 }
 
 // String is the verdict as people read it: "complete", "partial 3/5: why".
@@ -96,62 +97,12 @@ func printable(s string) string {
 }
 
 // addLink sums up bytes by link.
-func (v *Verdict) addLink(u LinkUse) {
-	for i := range v.Links {
-		if v.Links[i].Link == u.Link && v.Links[i].Sealed == u.Sealed {
-			v.Links[i].Bytes += u.Bytes
-			return
+func addLink(links []LinkUse, u LinkUse) []LinkUse {
+	for i := range links {
+		if links[i].Link == u.Link && links[i].Sealed == u.Sealed {
+			links[i].Bytes += u.Bytes
+			return links
 		}
 	}
-	v.Links = append(v.Links, u)
-}
-
-// Span is a run of blocks: First, First+1, … First+Count-1.
-type Span struct {
-	First uint32 `json:"first"`
-	Count uint32 `json:"count"`
-}
-
-// Answer is what a receiver tells a sender when it admits a transfer. It
-// travels as JSON.
-type Answer struct {
-	Blocks     int    `json:"blocks"`      // blocks of the plan
-	BlockBytes int64  `json:"block_bytes"` // bytes of each block's data
-	Present    []Span `json:"present,omitempty"`
-}
-
-func (a Answer) encode() ([]byte, error) { return json.Marshal(a) }
-
-func parseAnswer(b []byte) (Answer, error) {
-	var a Answer
-	if err := json.Unmarshal(b, &a); err != nil {
-		return a, fmt.Errorf("%w: %w", ErrAnswer, err)
-	}
-	if a.Blocks < 0 || a.Blocks > MaxBlocks || a.BlockBytes < 0 {
-		return a, fmt.Errorf("%w: %d blocks of %d bytes", ErrAnswer, a.Blocks, a.BlockBytes)
-	}
-	if len(a.Present) > MaxBlocks {
-		return a, fmt.Errorf("%w: %d runs of present blocks", ErrAnswer, len(a.Present))
-	}
-	for _, s := range a.Present {
-		if uint64(s.First)+uint64(s.Count) > uint64(a.Blocks) {
-			return a, fmt.Errorf("%w: present blocks %d+%d of %d", ErrAnswer, s.First, s.Count, a.Blocks)
-		}
-	}
-	return a, nil
-}
-
-func spans(present []bool) []Span {
-	var out []Span
-	for i, p := range present {
-		if !p {
-			continue
-		}
-		if n := len(out); n > 0 && out[n-1].First+out[n-1].Count == uint32(i) {
-			out[n-1].Count++
-			continue
-		}
-		out = append(out, Span{First: uint32(i), Count: 1})
-	}
-	return out
+	return append(links, u)
 }
