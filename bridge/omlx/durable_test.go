@@ -94,7 +94,7 @@ func TestPresentIsDurable(t *testing.T) {
 }
 
 // TestYieldIsDurable: a block that another writer published meanwhile is durable
-// before Publish says so.
+// before Settle says so.
 func TestYieldIsDurable(t *testing.T) {
 	dir := t.TempDir()
 	plan := tiny(Format5, 1)
@@ -108,18 +108,21 @@ func TestYieldIsDurable(t *testing.T) {
 	}
 	sub := filepath.Dir(s.Path(plan.Hashes[0]))
 	d.err = syscall.EIO
+	if err := late.Publish(0); err != nil || !late.Present(0) {
+		t.Errorf("present %v, %v", late.Present(0), err)
+	}
 	for range 2 {
-		if err := late.Publish(0); !errors.Is(err, syscall.EIO) || !late.Present(0) {
-			t.Errorf("present %v, %v", late.Present(0), err)
+		if n, err := late.Settle(0, 1); n != 0 || !errors.Is(err, syscall.EIO) {
+			t.Errorf("%d settled, %v", n, err)
 		}
 	}
 	d.err = nil
 	d.take()
-	if err := late.Publish(0); err != nil || d.take()[sub] != 1 {
-		t.Errorf("the directory was not made durable: %v", err)
+	if n, err := late.Settle(0, 1); n != 1 || err != nil || d.take()[sub] != 1 {
+		t.Errorf("the directory was not made durable: %d, %v", n, err)
 	}
-	if err := late.Publish(0); err != nil || d.take() != nil {
-		t.Errorf("once is enough: %v", err)
+	if n, err := late.Settle(0, 1); n != 1 || err != nil || d.take() != nil {
+		t.Errorf("once is enough: %d, %v", n, err)
 	}
 }
 

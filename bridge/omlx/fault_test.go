@@ -3,7 +3,6 @@ package omlx
 import (
 	"bytes"
 	"errors"
-	"io"
 	"os"
 	"sync"
 	"syscall"
@@ -87,7 +86,7 @@ func (p *faultPart) allocate(size int64) error {
 	return p.part.allocate(size)
 }
 
-func (p *faultPart) sync() error {
+func (p *faultPart) sync(promise) error {
 	if err := p.disk.fault("sync"); err != nil {
 		return err
 	}
@@ -126,7 +125,7 @@ func TestEveryFault(t *testing.T) {
 		if len(want) != 3 || counter.calls < 50 {
 			t.Fatalf("%d files, %d calls", len(want), counter.calls)
 		}
-		for _, fault := range []error{syscall.ENOSPC, io.ErrShortWrite} {
+		for _, fault := range []error{syscall.ENOSPC, syscall.EIO} {
 			for at := 1; at <= counter.calls; at++ {
 				d := &faultDisk{at: at, err: fault, short: true}
 				s := openWith(t, d)

@@ -11,8 +11,8 @@ import (
 
 // Job writes the blocks of one plan. Its methods may be called from several
 // goroutines: Write for any blocks and ranges at once, Sync at any time, Seal for
-// several blocks at once (a cumulative layout needs the block before sealed), and
-// Publish in chain order. A call for a block waits for conflicting calls for it.
+// several blocks at once (a cumulative layout needs the block before sealed), Publish
+// in chain order, and Settle behind it. A call for a block waits for conflicting calls for it.
 type Job struct {
 	store   *Store
 	layout  *Layout
@@ -285,10 +285,10 @@ func (j *Job) Sync(k int) error {
 	}
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	if b.file == nil || j.store.opt.NoSync {
+	if b.file == nil || j.store.opt.NoSync || (b.state == stateSealed && orderedIsDurable) {
 		return nil
 	}
-	if err := b.file.sync(); err != nil {
+	if err := b.file.sync(durable); err != nil {
 		err = fmt.Errorf("sync block %d: %w", k, diskError(err))
 		b.dirty.fail(err) // a failed sync may have dropped dirty pages
 		return err

@@ -39,8 +39,16 @@ const (
 // Tuned numbers of the store.
 const (
 	// writeBackStep is how many bytes of one file gather before the kernel is
-	// told to start writing them. 4 MiB measured best: copying overlaps
-	// write-back, and the final fdatasync finds little left to do.
+	// told to start writing them: copying overlaps write-back, and the sync at the
+	// end finds little left to do. Measured on ext4 with four blocks open, layer by
+	// layer, the rate as part of one sequential writer's, and the time from the last
+	// layer to four blocks durable: 1 MiB 0.72 and 20 ms, 2 MiB 0.71 and 9, 4 MiB
+	// 0.92 and 10, 8 MiB 0.79 and 23, none 0.81 and 56. Shorter steps for a block's
+	// last bytes gain nothing that can be told from noise.
+	//
+	// O_DIRECT writes a whole block at once as fast and with less of the processor.
+	// But pieces have no alignment, so it needs a copy of every open block beside the
+	// ring, and the decoder would read what it adopts from the disk.
 	writeBackStep = 4 << 20
 	// copyStep is the buffer for composing cumulative pools: large enough that
 	// the system call does not count, small against the memory bound.

@@ -9,7 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"pdlink/kernels/safetensors"
 )
@@ -36,10 +35,11 @@ func (j *Job) eachRange(k int, put func(off int64, value []byte) error) error {
 	return nil
 }
 
-// Seal finishes block k, of which all wire bytes were written. It copies the earlier rows of cumulative pools from block k-1, reads header
-// and constants back and checks them strictly, and makes the file durable. It
-// waits for running writes of the block; several blocks may be sealed at once.
-// Sealing a sealed, published or present block does nothing.
+// Seal finishes block k, of which all wire bytes were written. It copies the earlier
+// rows of cumulative pools from block k-1, reads header and constants back and checks
+// them strictly, and brings the bytes to where no power cut can leave a name without
+// them. It waits for running writes of the block; several blocks may be sealed at
+// once. Sealing a sealed, published or present block does nothing.
 //
 // It fails with ErrCall if a byte was not written, or if a cumulative layout needs
 // block k-1 and that is not sealed yet: the call can be repeated then. It fails
@@ -108,7 +108,7 @@ func (j *Job) finish(k int, b *block) error {
 	if j.store.opt.NoSync {
 		return nil
 	}
-	err := b.file.sync()
+	err := b.file.sync(ordered)
 	if err != nil {
 		b.dirty.fail(err)
 	}
@@ -203,15 +203,14 @@ func (j *Job) copyRows(k int, b *block, src io.ReaderAt, base int64) error {
 	return nil
 }
 
-// Publish makes sealed block k visible under its final name, and durable. It is
-// called in chain order: block k-1 must be published or present. If another
-// writer published the same block meanwhile, its file stays and this one's is
-// dropped. Publishing a published or present block again does nothing.
+// Publish makes sealed block k visible under its final name; Settle makes that
+// durable. It is called in chain order: block k-1 must be published or present. If
+// another writer published the same block meanwhile, its file stays and this one's
+// is dropped. Publishing a published or present block again does nothing.
 //
 // It fails with ErrCall if the block is not sealed or the one before is not
 // visible, and with ErrConflict if the name was taken by something else. Present
-// says whether the block is visible: it is if only closing the file failed, or
-// making the directory durable, which a repeated call tries again.
+// says whether the block is visible: it is if only closing the file failed.
 func (j *Job) Publish(k int) error {
 	b, err := j.block(k)
 	if err != nil {
@@ -221,9 +220,6 @@ func (j *Job) Publish(k int) error {
 	defer b.mu.Unlock()
 	switch {
 	case b.state == statePublished || b.state == statePresent:
-		if b.dirPending {
-			return j.settle(k, b)
-		}
 		return nil
 	case b.state == stateConflict:
 		return fmt.Errorf("publish block %d: %w", k, b.conflict)
@@ -241,51 +237,39 @@ func (j *Job) Publish(k int) error {
 	if b.file == nil {
 		return fmt.Errorf("publish block %d: %w", k, os.ErrClosed)
 	}
-	return j.reveal(k, b)
+	if err = j.reveal(k, b); err != nil {
+		return fmt.Errorf("publish block %d: %w", k, err)
+	}
+	return nil
 }
 
-// reveal renames the file and settles the directory. The caller holds b.mu.
+// reveal renames the file. The caller holds b.mu.
 func (j *Job) reveal(k int, b *block) error {
 	err := j.store.disk.publish(b.temp, j.store.Path(b.hash))
 	if errors.Is(err, fs.ErrExist) {
 		return j.yield(k, b)
 	}
 	if err != nil {
-		return fmt.Errorf("publish block %d: %w", k, diskError(err))
+		return diskError(err)
 	}
 	b.state, b.dirPending = statePublished, true
 	err = b.file.Close()
 	b.file, b.head = nil, 0
 	j.store.open.Add(-1)
-	return errors.Join(err, j.settle(k, b))
+	return err
 }
 
 // yield leaves the name to the file that is there, if it is the same block. Its
 // writer may have died before the name was durable.
 func (j *Job) yield(k int, b *block) error {
-	err := j.store.examine(j.layout, k, b.hash)
-	switch {
+	switch err := j.store.examine(j.layout, k, b.hash); {
 	case err == nil:
 		b.state, b.dirPending = statePresent, true
+		return j.drop(b)
 	case errors.Is(err, ErrConflict):
 		b.state, b.conflict = stateConflict, err
+		return errors.Join(err, j.drop(b))
 	default:
-		return fmt.Errorf("publish block %d: %w", k, err)
+		return err
 	}
-	if err = errors.Join(err, j.drop(b)); err != nil {
-		return fmt.Errorf("publish block %d: %w", k, err)
-	}
-	return j.settle(k, b)
-}
-
-// settle makes the new name durable.
-func (j *Job) settle(k int, b *block) error {
-	if !j.store.opt.NoSync {
-		name := b.hash.String()
-		if err := j.store.disk.syncDir(filepath.Join(j.store.root, name[:1])); err != nil {
-			return fmt.Errorf("publish block %d: %w", k, diskError(err))
-		}
-	}
-	b.dirPending = false
-	return nil
 }

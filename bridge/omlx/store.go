@@ -35,6 +35,7 @@ type Store struct {
 	discard bool
 	open    atomic.Int64 // temporary files open now
 	advance atomic.Int64 // bytes reserved with the first byte of blocks, see maxAdvance
+	commits commits
 }
 
 const (
@@ -150,30 +151,4 @@ func (s *Store) Begin(p Plan) (*Job, error) {
 		return nil, fmt.Errorf("begin: %w", diskError(err))
 	}
 	return j, nil
-}
-
-// settlePresent makes the names of the blocks that are there durable: a writer may
-// have died between giving a name and that. Nobody else has the job yet.
-func (j *Job) settlePresent() error {
-	if j.store.opt.NoSync || j.store.discard {
-		return nil
-	}
-	var done [16]bool // by the hash's first digit, which names the directory
-	for k := range j.blocks {
-		b := &j.blocks[k]
-		digit := b.hash[0] >> 4
-		if b.state != statePresent || done[digit] {
-			continue
-		}
-		err := j.store.disk.syncDir(filepath.Dir(j.store.Path(b.hash)))
-		switch {
-		case errors.Is(err, fs.ErrNotExist): // somebody cleared the store meanwhile
-			b.state = stateFresh
-		case err != nil:
-			return err
-		default:
-			done[digit] = true
-		}
-	}
-	return nil
 }

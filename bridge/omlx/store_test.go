@@ -3,6 +3,7 @@ package omlx
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -50,6 +51,9 @@ func writeAll(j *Job) error {
 		}
 		if err := j.Publish(k); err != nil {
 			return err
+		}
+		if n, err := j.Settle(k, 1); err != nil || n != 1 {
+			return errors.Join(err, fmt.Errorf("%d settled", n))
 		}
 	}
 	return nil
