@@ -52,6 +52,14 @@ func TestMisuseIsToldWithItsCure(t *testing.T) {
 		{[]string{"replay", kv, "--to", "tcp://127.0.0.1:0"}, "port 0 is for listening"},
 		{[]string{"replay", kv, "--to", "tcp://127.0.0.1"}, "want tcp://host:port"},
 		{[]string{"replay", kv, "--to", "tcp://127.0.0.1:70000"}, "port"},
+		{[]string{"replay", kv, "--to", to, "--encrypt", "maybe"}, "want on, 256, off"},
+		{[]string{"replay", kv, "--to", to, "--peer", "a b"}, "--peer: "},
+		{[]string{"replay", kv, "--to", to, "--keys", ""}, "--keys is empty"},
+		{[]string{"replay", kv, "--store", fresh, "--keys", empty}, "--keys is for --to"},
+		{[]string{"replay", kv, "--discard", "--encrypt", "off"}, "--encrypt is for --to"},
+		{[]string{"decode", "--discard", "--keys", empty}, "make one with `pdlink keys init --dir " + empty + "`"},
+		{[]string{"decode", "--discard", "--encrypt", "1"}, "want on, 256, off"},
+		{[]string{"decode", "--discard", "--peer", "x"}, "unknown flag: --peer"},
 		{[]string{"replay", kv, "--to", "tcp://10.0.0.1:7"}, "ssh tunnel"},
 		{[]string{"replay", kv, "--store", fresh, "--workers", "-1"}, "--workers"},
 		{[]string{"replay", kv, "--store", fresh, "--timeout", "-1s"}, "--timeout"},
@@ -101,12 +109,13 @@ func TestUselessCasesAreToldBeforeTheJob(t *testing.T) {
 func TestLinkURLs(t *testing.T) {
 	for url, want := range map[string]string{
 		"tcp://127.0.0.1:7411": "tcp://127.0.0.1:7411", "TCP://[::1]:7411/": "tcp://[::1]:7411", "Mem://": "mem://", "mem://a/": "mem://a",
+		"unix:///run/x.sock": "unix:///run/x.sock",
 	} {
 		if u, err := parseLink(url); err != nil || u.String() != want {
 			t.Errorf("%s: %v, %v", url, u, err)
 		}
 	}
-	for _, url := range []string{"", "tcp", "tcp:/1.2.3.4:5", "tcp://", "tcp://:", "tcp://[::1:5", "tcp://h:-1", "udp://h:1"} {
+	for _, url := range []string{"", "tcp", "tcp:/1.2.3.4:5", "tcp://", "tcp://:", "tcp://[::1:5", "tcp://h:-1", "udp://h:1", "unix://"} {
 		if u, err := parseLink(url); err == nil {
 			t.Errorf("%q was read as %v", url, u)
 		}
@@ -219,6 +228,7 @@ func TestFieldsHaveOneNameAndAreDocumented(t *testing.T) {
 	for _, v := range []any{
 		replayResult{}, transferEvent{}, listening{}, declinedEvent{}, ended{}, demoSummary{}, entryJSON{}, listSummary{}, findingJSON{},
 		verifySummary{}, diffJSON{}, diffSummary{}, blockJSON{}, layerJSON{}, tensorJSON{}, buildFacts{}, bridge.LinkUse{},
+		ownKey{}, pairing{}, peerJSON{}, keysSummary{}, revocation{},
 	} {
 		typ := reflect.TypeOf(v)
 		fields[typ.Name()] = map[string]bool{}

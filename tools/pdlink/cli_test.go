@@ -335,7 +335,7 @@ func TestVersionHelpAndCompletion(t *testing.T) {
 		say  string
 	}{
 		{[]string{"version"}, "protocol"},
-		{[]string{"version", "--json"}, `"links":["mem","tcp"]`},
+		{[]string{"version", "--json"}, `"links":["mem","tcp","unix"]`},
 		{nil, "pdlink demo"},
 		{[]string{"replay", "--help"}, "130 interrupted"},
 		{[]string{"store"}, "verify"},

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pdlink/bridge"
+	"pdlink/tools/linkkeys"
 	"pdlink/transport"
 )
 
@@ -27,6 +28,7 @@ type decodeFlags struct {
 	ringMiB  int
 	once     bool
 	asJSON   bool
+	keys     linkkeys.Flags
 }
 
 const decodeLong = `decode listens for senders and puts the blocks of their transfers into a store.
@@ -44,6 +46,11 @@ missing after the last frame of the others: the parts of a transfer must overlap
 in time, or follow each other within it. A negative one does not wait once all
 others have finished.
 
+An address that other hosts can reach needs keys (see "pdlink keys"): senders
+prove who they are, and data is sealed. Keys that are there are used for such an
+address without being asked for; on loopback --keys asks for them, and senders
+then need them too.
+
 Exit status: 0 it ran and was interrupted, or with --once the transfer is
 complete; 1 with --once it is not, or listening or printing failed; 2 the command
 line cannot be used, and nothing was done; 130 interrupted before the transfer
@@ -56,6 +63,7 @@ func newDecode(std streams) *cobra.Command {
 		Short: "receive blocks into a decoder's store",
 		Long:  decodeLong,
 		Example: `  pdlink decode --listen tcp://127.0.0.1:7411 --store ~/.omlx/cache
+  pdlink decode --listen tcp://10.0.0.5:7411 --store ~/.omlx/cache --keys ~/keys
   pdlink replay CASE --to tcp://127.0.0.1:7411`,
 		Args: wants(0),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -63,11 +71,11 @@ func newDecode(std streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return f.run(c.Context(), std, u)
+			return f.run(c.Context(), std, u, flagsOf(c))
 		},
 	}
 	fl := c.Flags()
-	fl.StringVar(&f.listen, "listen", "tcp://127.0.0.1:7411", "link and address to listen on, `URL`; port 0 picks one")
+	fl.StringVar(&f.listen, "listen", "tcp://127.0.0.1:7411", "link and address to listen on, `URL` (tcp://host:port, unix://path); port 0 picks one")
 	fl.StringVar(&f.store, "store", "", "the decoder's block store, `DIR`")
 	fl.BoolVar(&f.discard, "discard", false, "keep nothing: for measuring a link")
 	fl.BoolVar(&f.noSync, "no-sync", false, "do not wait for the disk: a power cut may then leave wrong blocks")
@@ -76,6 +84,7 @@ func newDecode(std streams) *cobra.Command {
 	fl.BoolVar(&f.once, "once", false, "end after the first transfer, with status 0 if it was complete")
 	fl.BoolVar(&f.asJSON, "json", false, "print events as JSON, one a line")
 	must(c.MarkFlagDirname("store"))
+	f.keys.Register(c, false)
 	return c
 }
 
@@ -83,7 +92,8 @@ func newDecode(std streams) *cobra.Command {
 func (f *decodeFlags) check(g given) (linkURL, error) {
 	err := errors.Join(
 		g.oneOf([]string{"store", "discard"}, []string{"--store DIR", "--discard"}),
-		g.filled(map[string]string{"store": f.store, "listen": f.listen}))
+		g.filled(map[string]string{"store": f.store, "listen": f.listen, "keys": f.keys.Dir}),
+		f.keys.Check())
 	if err == nil && f.discard {
 		err = g.unused("is for a store, with --discard there is none", "no-sync")
 	}
@@ -107,7 +117,7 @@ const maxRingMiB = 4 << 10
 // hurry is what is said at the first interrupt.
 const hurry = "pdlink: stopping; once more leaves temporary files, which the next start removes"
 
-func (f *decodeFlags) run(ctx context.Context, std streams, u linkURL) error {
+func (f *decodeFlags) run(ctx context.Context, std streams, u linkURL, g given) error {
 	// A reader of the events that goes away must not end the receiver.
 	broken := make(chan os.Signal, 1)
 	signal.Notify(broken, syscall.SIGPIPE)
@@ -119,12 +129,22 @@ func (f *decodeFlags) run(ctx context.Context, std streams, u linkURL) error {
 	log := slog.New(slog.NewTextHandler(std.err, nil))
 	o := linkOptions{reject: func(remote string, err error) { log.Warn("peer dropped", "remote", remote, "why", err) }}
 	o.session.RecvRing = ring
+	o.keys, err = f.keys.Choose(ctx, u.addr, g, func(err error) { log.Warn("peers are not as they should be", "why", err) })
+	if err != nil {
+		return keysError(err)
+	}
+	defer o.keys.Close() //nolint:errcheck // it cannot fail
 	d := &decoding{decodeFlags: f, std: std, events: make(chan any, 16)}
+	o.peers = &d.peers
 	r, err := startReceiving(ctx, u.open(o), u, func() (bridge.Options, error) { return d.open(std) })
 	if err != nil {
 		return err
 	}
+	for _, w := range o.keys.Warnings(true) {
+		std.warnf("%s", w)
+	}
 	d.start.Event, d.start.Listen = "listening", linkURL{u.scheme, r.listener.Addr()}.String()
+	d.start.Keys, d.start.Encrypt = o.keys.Dir.Path, o.keys.Encrypt
 	d.say(d.start)
 	return d.loop(ctx, r, uint64(len(ring.Memory())))
 }
@@ -136,6 +156,7 @@ type decoding struct {
 	events chan any // of the receiver: transferEvent, declinedEvent
 	start  listening
 	live   atomic.Int64 // transfers that are open
+	peers  peerNames
 	step   func(done, total int64)
 	hide   func()
 	lost   bool // somebody was told that output is lost; of the loop
@@ -146,7 +167,7 @@ func (d *decoding) open(std streams) (bridge.Options, error) {
 	d.step, d.hide = std.progress("receive")
 	o := bridge.Options{
 		Open: openDiscard, PartWait: d.partWait,
-		OnVerdict: func(v bridge.Verdict) { d.events <- transferEventOf(v) },
+		OnVerdict: func(v bridge.Verdict) { d.events <- d.transferEventOf(v) },
 		OnDecline: func(r transport.Request, reason string) { d.events <- declinedEventOf(r.ID, reason) },
 		OnBlock:   func(_ transport.ID, visible, total int) { d.step(int64(visible), int64(total)) },
 	}

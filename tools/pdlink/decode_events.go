@@ -14,6 +14,9 @@ type listening struct {
 	Store  string `json:"store"`  // absolute; empty with --discard
 	New    bool   `json:"new"`    // the store was made
 	Blocks int    `json:"blocks"` // that it held
+	// With keys: their directory, and the value of --encrypt.
+	Keys    string `json:"keys"`
+	Encrypt string `json:"encrypt"`
 }
 
 // verdictFields are a verdict's, under the same names in every output.
@@ -24,10 +27,15 @@ type transferEvent struct {
 	Event   string `json:"event"`
 	Verdict string `json:"verdict"` // state and reason in one text
 	verdictFields
+	Peers []string `json:"peers,omitempty"` // with keys: the senders' names here
 }
 
-func transferEventOf(v bridge.Verdict) transferEvent {
-	return transferEvent{"transfer", v.String(), verdictFields(v)}
+func (d *decoding) transferEventOf(v bridge.Verdict) transferEvent {
+	e := transferEvent{Event: "transfer", Verdict: v.String(), verdictFields: verdictFields(v)}
+	if id, err := transport.ParseID(v.Transfer); err == nil {
+		e.Peers = d.peers.take(id)
+	}
+	return e
 }
 
 // declinedEvent is the event of a transfer that was refused.
@@ -74,6 +82,9 @@ func (d *decoding) print(event any) {
 		if e.Store != "" {
 			where = fmt.Sprintf(" into %s (%s)", e.Store, state{created: e.New, blocks: e.Blocks}.what())
 		}
+		if e.Keys != "" {
+			where += fmt.Sprintf(", keys of %s, encrypt %s", e.Keys, e.Encrypt)
+		}
 		std.printf("listening on %s%s\n", e.Listen, where)
 	case transferEvent:
 		rate, over := "", ""
@@ -82,6 +93,9 @@ func (d *decoding) print(event any) {
 		}
 		if len(e.Links) > 0 {
 			over = ", over " + linkText(e.Links)
+		}
+		if len(e.Peers) > 0 {
+			over += " from " + listText(e.Peers)
 		}
 		std.printf("transfer %s: %s, %d of %d blocks visible (%d before), %s in %.3f s%s%s\n",
 			e.Transfer, std.verdict(e.Verdict, e.State == bridge.Complete), e.Blocks, e.Total, e.Present,
@@ -101,7 +115,10 @@ func linkText(links []bridge.LinkUse) string {
 			text += " + "
 		}
 		text += l.Link
-		if !l.Sealed {
+		switch {
+		case l.Sealed:
+			text += " (sealed)"
+		case l.Link != schemeMem: // it has no cable
 			text += " (in clear)"
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"pdlink/tcp"
+	"pdlink/tools/linkkeys"
 	"pdlink/transport"
 	"pdlink/transport/mem"
 	"pdlink/transport/session"
@@ -17,12 +18,13 @@ import (
 
 // The schemes of link URLs.
 const (
-	schemeMem = "mem"
-	schemeTCP = "tcp"
+	schemeMem  = "mem"
+	schemeTCP  = "tcp"
+	schemeUnix = "unix"
 )
 
 // linkSchemes are the URL schemes of this build.
-func linkSchemes() []string { return []string{schemeMem, schemeTCP} }
+func linkSchemes() []string { return []string{schemeMem, schemeTCP, schemeUnix} }
 
 // linkURL is a link and an address on it.
 type linkURL struct{ scheme, addr string }
@@ -42,6 +44,11 @@ func parseLink(url string) (linkURL, error) {
 		return u, nil
 	case schemeTCP:
 		return u, u.checkPort()
+	case schemeUnix:
+		if u.addr == "" {
+			return u, fmt.Errorf("link %q: want unix://path, for example unix:///run/user/1000/pdlink.sock", url)
+		}
+		return u, nil
 	}
 	return u, fmt.Errorf("link %q: %w: this build has %s", url, transport.ErrUnavailable, listText(linkSchemes()))
 }
@@ -77,16 +84,25 @@ func (u linkURL) target(flag string) error {
 	return nil
 }
 
-// linkOptions are what a command line says about its links.
+// linkOptions are what a command line says about its links. The caller closes the
+// keys.
 type linkOptions struct {
 	session session.Options
+	keys    linkkeys.Choice
+	peers   *peerNames // with keys
 	reject  func(remote string, err error)
 }
 
 // open returns the link of a URL that parseLink returned.
 func (u linkURL) open(o linkOptions) transport.Link {
-	if u.scheme == schemeTCP {
-		return tcp.New(tcp.Options{Session: o.session, OnReject: o.reject})
+	opts := tcp.Options{
+		Session: o.session, OnReject: o.reject, Keys: o.keys.Store, Peer: o.keys.Peer, Encrypt: o.keys.Suite,
+	}
+	switch u.scheme {
+	case schemeTCP:
+		return &keyedLink{tcp.New(opts), o}
+	case schemeUnix:
+		return &keyedLink{tcp.NewUnix(opts), o}
 	}
 	return mem.New(mem.Options{Session: o.session})
 }
@@ -98,16 +114,16 @@ func misused(err error) bool {
 	if errors.As(err, &status) {
 		return status.code == exitUsage
 	}
-	return errors.Is(err, transport.ErrInsecure) || errors.Is(err, transport.ErrUnavailable)
+	return errors.Is(err, transport.ErrInsecure) && !linkkeys.Refused(err) || errors.Is(err, transport.ErrUnavailable)
 }
 
 // dialError adds to an error of Dial what to do about it.
 func dialError(ctx context.Context, err error) error {
 	var hint string
 	switch {
-	case err == nil || ctx.Err() != nil || misused(err):
+	case err == nil || ctx.Err() != nil || misused(err) || linkkeys.Refused(err):
 		return err
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT): // no such socket
 		hint = "nobody listens there: is `pdlink decode` running, and the ssh tunnel to it up?"
 	case errors.Is(err, transport.ErrIncompatible):
 		hint = "the ends need the same version: compare `pdlink version`"

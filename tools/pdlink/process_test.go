@@ -18,11 +18,13 @@ import (
 
 	"pdlink/bridge/omlx"
 	"pdlink/bridge/replay"
+	"pdlink/tools/linkkeys"
 )
 
 // mainEnv, set to 1, makes the test binary be pdlink: its arguments are a
 // command line. So a test can kill a real process, and the code in it is what
-// was compiled for the test, race detector included.
+// was compiled for the test, race detector included. Other values are what mainOf
+// knows.
 const mainEnv = "PDLINK_TEST_MAIN"
 
 // processLimit ends a process that hangs. Every command of these tests is done
@@ -30,8 +32,13 @@ const mainEnv = "PDLINK_TEST_MAIN"
 const processLimit = time.Minute
 
 func TestMain(m *testing.M) {
-	if os.Getenv(mainEnv) == "1" {
+	switch mode := os.Getenv(mainEnv); mode {
+	case "":
+		os.Setenv(linkkeys.Env, "testdata/none") // the keys of whoever runs the tests do not count
+	case "1":
 		main()
+	default:
+		mainOf(mode)
 	}
 	os.Exit(m.Run())
 }
@@ -49,6 +56,24 @@ type process struct {
 // path runs that program instead, with pdlink's own path where "{}" stands.
 func start(tb testing.TB, args ...string) *process {
 	tb.Helper()
+	return startAs(tb, "1", nil, args...)
+}
+
+// startAs is start for a value of mainEnv, with something to read.
+func startAs(tb testing.TB, mode string, stdin *os.File, args ...string) *process {
+	tb.Helper()
+	p := startLong(tb, mode, stdin, args...)
+	limit := time.AfterFunc(processLimit, func() { p.cmd.Process.Kill() }) // wait reports it as a kill
+	go func() {
+		<-p.done
+		limit.Stop()
+	}()
+	return p
+}
+
+// startLong is startAs for a process that may take its time.
+func startLong(tb testing.TB, mode string, stdin *os.File, args ...string) *process {
+	tb.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		tb.Fatalf("find the test binary: %v", err)
@@ -65,15 +90,16 @@ func start(tb testing.TB, args ...string) *process {
 		p.cmd = exec.Command(self, args...)
 	}
 	// The race detector would sleep for a second at the end of each process.
-	p.cmd.Env = append(os.Environ(), mainEnv+"=1", "GORACE=atexit_sleep_ms=0")
+	p.cmd.Env = append(os.Environ(), mainEnv+"="+mode, "GORACE=atexit_sleep_ms=0")
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.err
+	if stdin != nil {
+		p.cmd.Stdin = stdin
+	}
 	if err := p.cmd.Start(); err != nil {
 		tb.Fatalf("start pdlink %v: %v", args, err)
 	}
-	limit := time.AfterFunc(processLimit, func() { p.cmd.Process.Kill() }) // wait reports it as a kill
 	go func() {
 		p.cmd.Wait() // the state says how it went
-		limit.Stop()
 		close(p.done)
 	}()
 	tb.Cleanup(p.kill)
@@ -129,6 +155,13 @@ func (o *output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.buf.String()
+}
+
+// reset forgets what was written.
+func (o *output) reset() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.buf.Reset()
 }
 
 // events returns the complete lines whose event is name, as JSON.
@@ -224,7 +257,13 @@ type expectation struct {
 // blocks are recorded, it is compared with them on the way.
 func expect(tb testing.TB, name, format string) *expectation {
 	tb.Helper()
-	dir := filepath.Join(casesDir, name)
+	return expectOf(tb, filepath.Join(casesDir, name), format)
+}
+
+// expectOf is expect for a case's directory.
+func expectOf(tb testing.TB, dir, format string) *expectation {
+	tb.Helper()
+	name := filepath.Base(dir)
 	c, err := replay.Load(dir)
 	if err != nil {
 		tb.Fatal(err)

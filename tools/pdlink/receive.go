@@ -51,8 +51,11 @@ type target struct{ *omlx.Job }
 // Write implements bridge.Target.
 func (t target) Write(block int, off int64, p []byte) error {
 	err := t.Job.Write(block, off, p)
-	if errors.Is(err, omlx.ErrFull) {
+	switch {
+	case errors.Is(err, omlx.ErrFull):
 		return fmt.Errorf("%w: %w", bridge.ErrFull, err)
+	case errors.Is(err, omlx.ErrNoSpace):
+		return fmt.Errorf("%w: %w", bridge.ErrNoSpace, err)
 	}
 	return err
 }

@@ -47,6 +47,11 @@ CASE is a directory, or "bundled:NAME" for one that is built in. It holds:
   weights.safetensors  dsv4: the decoder's projection weights
   expected/            the decoder's own blocks, <h0>/<hash>.safetensors (optional)
 
+A connection that is lost is replaced, and only what the receiver lacks is sent:
+--retry is how long that is tried without progress. That covers a receiver that is
+started again. A sender that is started again asks first, too. Nobody at the
+address at the beginning is told of at once.
+
 --json prints one object in every case, once the command line is understood:
 state is complete, partial, skipped, declined, failed or stopped; reason says why.
 
@@ -67,7 +72,7 @@ func newReplay(std streams) *cobra.Command {
 			if err := f.check(flagsOf(c)); err != nil {
 				return err
 			}
-			return f.run(c.Context(), std, args)
+			return f.run(c.Context(), std, args, flagsOf(c))
 		},
 	}
 	f.register(c)
@@ -89,13 +94,18 @@ type replayResult struct {
 	Link    string `json:"link"`
 	Verdict string `json:"verdict"` // state and reason in one text
 	verdictFields
-	Tokens    int    `json:"tokens"`   // that the visible blocks cover
-	Withheld  int    `json:"withheld"` // whole blocks that the decoder could not use
-	Compared  bool   `json:"compared"` // the next three count
-	Identical int    `json:"identical"`
-	Different int    `json:"different"`
-	Missing   int    `json:"missing"`
-	PeakRSS   uint64 `json:"peak_rss_bytes"`
+	Peers      []string         `json:"peers,omitempty"`      // with keys: the receiver's name here
+	Reconnects int              `json:"reconnects"`           // connections that replaced lost ones
+	SentBytes  uint64           `json:"sent_bytes"`           // payload, over all connections of all senders
+	Resent     uint64           `json:"resent_bytes"`         // of SentBytes, what had been sent before
+	SentLinks  []bridge.LinkUse `json:"sent_links,omitempty"` // SentBytes by link
+	Tokens     int              `json:"tokens"`               // that the visible blocks cover
+	Withheld   int              `json:"withheld"`             // whole blocks that the decoder could not use
+	Compared   bool             `json:"compared"`             // the next three count
+	Identical  int              `json:"identical"`
+	Different  int              `json:"different"`
+	Missing    int              `json:"missing"`
+	PeakRSS    uint64           `json:"peak_rss_bytes"`
 }
 
 // good reports whether everything that was expected is there.
@@ -103,14 +113,19 @@ func (r *replayResult) good() bool {
 	return (r.State == bridge.Complete || r.State == bridge.Skipped) && r.Different == 0 && r.Missing == 0
 }
 
-func (f *replayFlags) run(ctx context.Context, std streams, args []string) error {
+func (f *replayFlags) run(ctx context.Context, std streams, args []string, g given) error {
 	bounded := ctx
 	if f.timeout > 0 {
 		var cancel context.CancelFunc
 		bounded, cancel = context.WithTimeoutCause(ctx, f.timeout, fmt.Errorf("not done after %v (--timeout)", f.timeout))
 		defer cancel()
 	}
+	if err := f.openKeys(ctx, std, g); err != nil {
+		return err
+	}
+	defer f.keys.Close() //nolint:errcheck // it cannot fail
 	step, hide := std.progress("send")
+	f.hide = hide
 	j, err := f.job(args, step)
 	if err != nil {
 		return err
@@ -143,6 +158,24 @@ func (f *replayFlags) run(ctx context.Context, std streams, args []string) error
 	}
 	if err = errors.Join(err, wrong); err != nil || !res.good() {
 		return failed(err)
+	}
+	return nil
+}
+
+// openKeys opens the keys of the link, where there is another host.
+func (f *replayFlags) openKeys(ctx context.Context, std streams, g given) (err error) {
+	if f.to == "" {
+		return nil
+	}
+	f.keys, err = f.peers.Choose(ctx, f.url.addr, g, func(err error) { std.warnf("peers are not as they should be: %v", err) })
+	if err != nil {
+		return keysError(err)
+	}
+	if f.keys.Store != nil && !f.keys.Dir.Named {
+		std.notef("%s\n", f.keys.Text())
+	}
+	for _, w := range f.keys.Warnings(false) {
+		std.warnf("%s", w)
 	}
 	return nil
 }
@@ -185,7 +218,8 @@ func (f *replayFlags) result(j *job, v bridge.Verdict) (res replayResult, findin
 	v.Transfer, v.Total = j.id.String(), len(j.plan.Hashes)
 	res = replayResult{
 		Case: j.name, Kind: j.plan.Spec.Kind, Link: f.url.scheme, Verdict: v.String(), verdictFields: verdictFields(v),
-		Tokens: v.Blocks * j.plan.Spec.BlockTokens, Withheld: j.withheld, PeakRSS: peakRSS(),
+		Reconnects: j.sent.Connects, SentBytes: j.sent.Bytes, Resent: j.sent.Again, SentLinks: j.sent.Links,
+		Peers: f.names.take(j.id), Tokens: v.Blocks * j.plan.Spec.BlockTokens, Withheld: j.withheld, PeakRSS: peakRSS(),
 	}
 	arrived := v.State == bridge.Complete || v.State == bridge.Partial || v.State == bridge.Skipped
 	if j.compare == nil || f.store == "" || !arrived {
@@ -196,8 +230,23 @@ func (f *replayFlags) result(j *job, v bridge.Verdict) (res replayResult, findin
 	return res, cmp.Findings, err
 }
 
+// times is "once", "2 times".
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
 func printReplay(std streams, r replayResult) {
-	std.printf("%s over %s: %s\n", r.Case, r.Link, std.verdict(r.Verdict, r.good()))
+	over := r.Link
+	if len(r.Links) > 0 {
+		over = linkText(r.Links)
+	}
+	if len(r.Peers) > 0 {
+		over += " to " + listText(r.Peers)
+	}
+	std.printf("%s over %s: %s\n", r.Case, over, std.verdict(r.Verdict, r.good()))
 	if r.State == bridge.Declined {
 		return
 	}
@@ -206,6 +255,9 @@ func printReplay(std streams, r replayResult) {
 		std.printf(", %.3f GB/s, %.4f ms per token", float64(r.Bytes)/r.Seconds/1e9, r.Seconds*1e3/float64(r.Tokens))
 	}
 	std.printf("\n")
+	if r.Reconnects > 0 {
+		std.printf("  connected again %s, sent %s, of it %s twice\n", times(r.Reconnects), bytesText(r.SentBytes), bytesText(r.Resent))
+	}
 	if r.Withheld > 0 {
 		std.printf("  %s withheld: the decoder needs a token to compute\n", count(r.Withheld, "block"))
 	}

@@ -10,7 +10,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"pdlink/bridge/replay"
+	"pdlink/tools/linkkeys"
 	"pdlink/transport"
+	"pdlink/transport/failover"
+	"pdlink/transport/session"
 )
 
 // replayFlags are the flags of `pdlink replay`.
@@ -25,19 +28,30 @@ type replayFlags struct {
 	synthetic        string
 	tokens           int
 	seed             uint64
-	timeout          time.Duration
+	timeout, retry   time.Duration
 	keep, asJSON     bool
+	peers            linkkeys.Flags
 
 	// What check made of them.
 	url   linkURL
 	share replay.Share
+
+	// What run opened for the link, and who was there.
+	keys  linkkeys.Choice
+	names peerNames
+	hide  func() // clears the line of the progress; nil: there is none
+}
+
+// openLink returns the link that blocks travel over.
+func (f *replayFlags) openLink(o session.Options) transport.Link {
+	return f.url.open(linkOptions{session: o, keys: f.keys, peers: &f.names})
 }
 
 func (f *replayFlags) register(c *cobra.Command) {
 	fl := c.Flags()
 	fl.StringVar(&f.store, "store", "", "receive here, into the block store at `DIR`, which is made if there is none")
 	fl.BoolVar(&f.discard, "discard", false, "receive here and keep nothing: for measuring")
-	fl.StringVar(&f.to, "to", "", "send to the receiver at `URL` (tcp://host:port)")
+	fl.StringVar(&f.to, "to", "", "send to the receiver at `URL` (tcp://host:port, unix://path)")
 	fl.StringVar(&f.link, "link", "mem://", "link to use with --store and --discard, `URL`: mem:// or tcp://127.0.0.1:0")
 	fl.BoolVar(&f.noSync, "no-sync", false, "with --store: do not wait for the disk")
 	fl.StringVar(&f.format, "format", "", "block format 3, 4 or 5 (default: the case's)")
@@ -52,8 +66,10 @@ func (f *replayFlags) register(c *cobra.Command) {
 	fl.IntVar(&f.tokens, "tokens", 0, "with --synthetic: length of the prompt")
 	fl.Uint64Var(&f.seed, "seed", 0, "with --synthetic: other seeds give other blocks")
 	fl.DurationVar(&f.timeout, "timeout", 0, "give up after this time; 0 is never")
+	fl.DurationVar(&f.retry, "retry", failover.DefaultWindow, "with --to: after a lost connection, how long to try without progress; 0 is not at all")
 	fl.BoolVar(&f.keep, "keep", false, "keep every frame until its blocks are durable, as a live source must")
 	fl.BoolVar(&f.asJSON, "json", false, "print the result as JSON")
+	f.peers.Register(c, true)
 	must(c.MarkFlagDirname("store"))
 	for flag, values := range map[string][]string{
 		"format": {"3", "4", "5"}, "pool-state": {"3", "5"}, "numerics": {"mlx-cpu", "mlx-metal", "ideal"},
@@ -69,8 +85,9 @@ func (f *replayFlags) check(g given) error {
 		g.oneOf([]string{"store", "to", "discard"}, []string{"--store DIR", "--to URL", "--discard"}),
 		g.filled(map[string]string{
 			"store": f.store, "to": f.to, "link": f.link, "format": f.format, "numerics": f.numerics,
-			"part": f.part, "id": f.id, "synthetic": f.synthetic,
-		}))
+			"part": f.part, "id": f.id, "synthetic": f.synthetic, "keys": f.peers.Dir, "peer": f.peers.Peer,
+		}),
+		f.peers.Check())
 	if err == nil {
 		err = f.checkUnused(g)
 	}
@@ -86,7 +103,10 @@ func (f *replayFlags) checkUnused(g given) error {
 	if f.to != "" {
 		errs = append(errs, g.unused("is for --store and --discard: with --to the URL names the link", "link"))
 	} else {
-		errs = append(errs, g.unused("is for --to: with --store and --discard, --senders shares the layers", "part"))
+		errs = append(errs,
+			g.unused("is for --to: with --store and --discard, --senders shares the layers", "part"),
+			g.unused("is for --to: with --store and --discard no connection can be lost", "retry"),
+			g.unused("is for --to: with --store and --discard both ends are in this process", linkkeys.Names()...))
 	}
 	if f.store == "" {
 		errs = append(errs, g.unused("is for --store", "no-sync"))
@@ -111,6 +131,8 @@ func (f *replayFlags) settle() (err error) {
 		return fmt.Errorf("--workers %d: want 1 or more, or 0 for one for each core", f.workers)
 	case f.chunk < replay.OneShot:
 		return fmt.Errorf("--chunk %d: want 1 or more tokens, 0 for %d, or -1 for the whole prompt", f.chunk, replay.DefaultChunk)
+	case f.retry < 0:
+		return fmt.Errorf("--retry %v: want a time, or 0 to give up at once", f.retry)
 	case f.timeout < 0:
 		return fmt.Errorf("--timeout %v: want a time that is not over yet", f.timeout)
 	}

@@ -21,7 +21,18 @@ type job struct {
 	withheld int
 	compare  func(store string) (replay.Comparison, error) // nil: nothing is recorded
 	parts    []jobPart
-	release  func() // ends what the job holds
+	sent     bridge.Sent // by all of them; Connects without the first of each
+	release  func()      // ends what the job holds
+}
+
+// count adds what one sender sent.
+func (j *job) count(s bridge.Sent) {
+	j.sent.Connects += max(0, s.Connects-1)
+	j.sent.Bytes += s.Bytes
+	j.sent.Again += s.Again
+	for _, l := range s.Links {
+		j.sent.AddLink(l)
+	}
 }
 
 // jobPart is what one sender sends.

@@ -3,24 +3,29 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
 	"pdlink/bridge"
+	"pdlink/tools/linkkeys"
 	"pdlink/transport"
+	"pdlink/transport/failover"
+	"pdlink/transport/session"
 )
 
 // transfer moves a job's blocks, to a receiver in this process or elsewhere.
 func (f *replayFlags) transfer(ctx context.Context, std streams, j *job) (bridge.Verdict, error) {
-	link := f.url.open(linkOptions{})
 	if f.to != "" {
-		return f.send(ctx, j, link, f.url.addr)
+		return f.send(ctx, std, j, nil, f.url.addr)
 	}
+	link := f.openLink(session.Options{})
 	r, err := startReceiving(ctx, link, f.url, func() (bridge.Options, error) { return f.receiver(std) })
 	if err != nil {
 		return bridge.Verdict{}, err
 	}
-	v, err := f.send(ctx, j, link, r.listener.Addr())
+	v, err := f.send(ctx, std, j, link, r.listener.Addr())
 	return v, errors.Join(err, r.stop())
 }
 
@@ -38,39 +43,33 @@ func (f *replayFlags) receiver(std streams) (bridge.Options, error) {
 
 // send runs the job's senders and returns the receiver's verdict, which is the
 // same for all of them. All open before one sends: a transfer that ends early,
-// on a full disk for example, has the same verdict for all of them.
-func (f *replayFlags) send(ctx context.Context, j *job, link transport.Link, addr string) (bridge.Verdict, error) {
-	parts := make([]*part, len(j.parts))
+// on a full disk for example, has the same verdict for all of them. Without a link
+// each sender has one of its own.
+func (f *replayFlags) send(ctx context.Context, std streams, j *job, link transport.Link, addr string) (bridge.Verdict, error) {
+	senders := make([]*sender, len(j.parts))
 	defer func() {
-		for _, p := range parts {
-			if p != nil {
-				p.conn.Close() //nolint:errcheck // the transfer is over
+		for _, s := range senders {
+			if s != nil {
+				j.count(s.end())
 			}
 		}
 	}()
 	g, opening := errgroup.WithContext(ctx)
 	for i, p := range j.parts {
 		g.Go(func() (err error) {
-			parts[i], err = openPart(opening, link, addr, transport.Request{
-				ID: j.id, Kind: kindOMLX, Part: p.share.Part, Parts: p.share.Parts, Replayable: !f.keep, Meta: j.meta,
-			}, j.shape, p.source)
+			senders[i], err = f.sender(opening, std, j, p, link, addr)
 			return err
 		})
 	}
 	if err := g.Wait(); err != nil {
 		return bridge.Verdict{}, err
 	}
-	return runParts(ctx, parts)
-}
-
-// runParts sends all parts and returns the verdict.
-func runParts(ctx context.Context, parts []*part) (bridge.Verdict, error) {
-	verdicts := make([]bridge.Verdict, len(parts))
-	g, ctx := errgroup.WithContext(ctx)
-	for i, p := range parts {
+	verdicts := make([]bridge.Verdict, len(senders))
+	g, running := errgroup.WithContext(ctx)
+	for i, s := range senders {
 		g.Go(func() (err error) {
-			verdicts[i], err = p.sender.Run(ctx, p.source)
-			return err
+			verdicts[i], err = s.Run(running, j.parts[i].source)
+			return s.explain(running, err)
 		})
 	}
 	if err := g.Wait(); err != nil {
@@ -79,20 +78,109 @@ func runParts(ctx context.Context, parts []*part) (bridge.Verdict, error) {
 	return verdicts[0], nil
 }
 
-// part is one sender, on a connection of its own.
-type part struct {
-	conn   transport.Conn
-	sender *bridge.Sender
-	source bridge.Source
+// sender sends one part.
+type sender struct {
+	*bridge.Courier
+	dialler   *failover.Dialer
+	ring      *transport.Ring // nil: each connection makes one
+	connected atomic.Bool
+	failures  atomic.Int32 // dials, before the first connection
 }
 
-// openPart dials and opens the transfer. The caller closes the connection, also
-// of a part that comes with an error.
-func openPart(ctx context.Context, link transport.Link, addr string, req transport.Request, shape bridge.Shape, src bridge.Source) (*part, error) {
-	conn, err := link.Dial(ctx, addr)
-	if err != nil {
-		return nil, dialError(ctx, err)
+// sender dials and opens the transfer of one part. The caller ends it.
+func (f *replayFlags) sender(ctx context.Context, std streams, j *job, p jobPart, link transport.Link, addr string) (s *sender, err error) {
+	s = new(sender)
+	defer func() {
+		if err != nil {
+			err = s.explain(ctx, err)
+			s.end()
+			s = nil
+		}
+	}()
+	if link == nil {
+		var o session.Options
+		if f.keep { // what one connection has kept goes over the next without a copy
+			if s.ring, err = transport.NewRing(0, 0); err != nil {
+				return s, failed(err)
+			}
+			o.SendRing = s.ring
+		}
+		link = f.openLink(o)
 	}
-	s, err := bridge.OpenSender(ctx, conn, req, shape)
-	return &part{conn: conn, sender: s, source: src}, err
+	o := failover.Options{
+		Routes: []failover.Route{{Name: f.url.scheme, Link: link, Addr: addr}}, Window: f.retry,
+		Permanent: func(err error) bool { return linkkeys.Refused(err) || s.hopeless(err) },
+		OnEvent:   func(e failover.Event) { s.event(std, f.hide, p, e) },
+	}
+	if f.retry == 0 {
+		o.Window = -1
+	}
+	if s.dialler, err = failover.New(o); err != nil {
+		return s, err
+	}
+	var d bridge.Dialer = s.dialler
+	if f.retry == 0 {
+		d = once{s.dialler}
+	}
+	s.Courier, err = bridge.OpenCourier(ctx, d, transport.Request{
+		ID: j.id, Kind: kindOMLX, Part: p.share.Part, Parts: p.share.Parts, Replayable: !f.keep, Meta: j.meta,
+	}, j.shape)
+	return s, err
+}
+
+// hopeless reports that a dial before the first connection need not be tried again:
+// nobody there is a mistake to be told of at once. A handshake may have been cut.
+func (s *sender) hopeless(err error) bool {
+	if s.connected.Load() {
+		return false
+	}
+	const handshakes = 3
+	cut := errors.Is(err, transport.ErrLost) || errors.Is(err, transport.ErrProtocol)
+	return !cut || s.failures.Add(1) >= handshakes
+}
+
+// once is a dialler that does not wait for a receiver that has no room.
+type once struct{ *failover.Dialer }
+
+// Wait implements bridge.Dialer.
+func (once) Wait(_ context.Context, cause error) error { return cause }
+
+// event tells people what became of a sender's connection. What ends the sender
+// is its error.
+func (s *sender) event(std streams, hide func(), p jobPart, e failover.Event) {
+	was := s.connected.Load()
+	if e.Kind == failover.Connected {
+		s.connected.Store(true)
+	}
+	if !was || e.Kind == failover.GaveUp || e.Kind == failover.Barred || e.Kind == failover.Failed && e.Tries > 1 || e.Kind == failover.Lost && e.Left == 0 {
+		return
+	}
+	who := ""
+	if p.share.Parts > 1 {
+		who = fmt.Sprintf("part %d of %d: ", p.share.Part+1, p.share.Parts)
+	}
+	if hide != nil {
+		hide()
+	}
+	std.notef("%s%s\n", who, e)
+}
+
+// explain adds to an error what to do about it.
+func (s *sender) explain(ctx context.Context, err error) error {
+	if err == nil || s.connected.Load() && !errors.Is(err, failover.ErrGaveUp) {
+		return err
+	}
+	return dialError(ctx, err)
+}
+
+// end ends the sender and returns what it sent.
+func (s *sender) end() (sent bridge.Sent) {
+	if s.Courier != nil {
+		s.Close()
+		sent = s.Sent()
+	}
+	if s.ring != nil {
+		s.ring.Close() //nolint:errcheck // no slot is in use any more
+	}
+	return sent
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pdlink/tools/linkkeys"
 	"pdlink/transport/mem"
 )
 
@@ -16,6 +17,7 @@ type localFlags struct {
 	send runFlags
 	recv receiveOptions
 	link string
+	keys bool
 }
 
 func newLocal(io streams) *cobra.Command {
@@ -25,13 +27,17 @@ func newLocal(io streams) *cobra.Command {
 		Short: "measure a link with both ends on this host",
 		Long: `local starts a receiving end as a process of its own and measures against it,
 as serve and run do on two hosts. The in-process link mem:// has both ends in one
-process, so the CPU time of the two is one figure.`,
+process, so the CPU time of the two is one figure.
+
+With --keys both ends have keys, as on two hosts: made for this run in a directory
+that only this user can read, and removed at its end.`,
 		Example: `  pdperf local
+  pdperf local --keys
   pdperf local --link mem:// --size 1MiB --time 2s`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			f.recv.frame, f.recv.lanes, f.recv.sum = f.send.frame, f.send.lanes, f.send.sum
-			if err := errors.Join(f.send.check(), f.recv.check()); err != nil {
+			if err := errors.Join(f.send.check(), f.recv.check(), f.checkKeys(c.Flags().Changed)); err != nil {
 				return err
 			}
 			r, err := f.measure(c.Context(), io)
@@ -44,6 +50,8 @@ process, so the CPU time of the two is one figure.`,
 	f.send.register(c)
 	f.recv.register(c, true)
 	c.Flags().StringVar(&f.link, "link", "tcp://127.0.0.1:0", "link to measure: mem:// or tcp://127.0.0.1:0")
+	c.Flags().BoolVar(&f.keys, "keys", false, "authenticate both ends and seal the data, with keys made for this run")
+	f.send.keys.RegisterEncrypt(c)
 	c.Flags().BoolVar(&f.send.asJSON, "json", false, "print the result as one line of JSON; see pdperf schema")
 	return c
 }
@@ -52,22 +60,45 @@ func (f *localFlags) measure(ctx context.Context, io streams) (*result, error) {
 	if strings.HasPrefix(f.link, "mem://") {
 		return f.within(ctx)
 	}
-	if _, _, err := openLink(f.link, f.recv.session(nil, nil), nil); err != nil {
+	if _, _, err := openLink(f.link, linkOptions{}); err != nil {
 		return nil, err
 	}
 	o := &f.recv
-	child, err := startChild(ctx, io, "serve", "--listen", f.link, "--once",
+	args := []string{
+		"serve", "--listen", f.link, "--once",
 		"--ring", strconv.Itoa(o.slots), "--window", strconv.Itoa(o.window), "--hold", strconv.Itoa(o.hold),
-		"--frame", strconv.FormatInt(int64(o.frame), 10), "--lanes", strconv.Itoa(o.lanes), "--sum", o.sum)
+		"--frame", strconv.FormatInt(int64(o.frame), 10), "--lanes", strconv.Itoa(o.lanes), "--sum", o.sum,
+	}
+	if f.keys {
+		ours, theirs, remove, err := linkkeys.Temporary()
+		if err != nil {
+			return nil, failed(err)
+		}
+		defer remove()
+		f.send.keys.Dir = ours
+		args = append(args, "--keys", theirs, "--encrypt", f.send.keys.Encrypt)
+	}
+	child, err := startChild(ctx, io, args...)
 	if err != nil {
 		return nil, failed(err)
 	}
 	f.send.to = child.url
-	r, err := f.send.run(ctx)
+	r, err := f.send.run(ctx, io, func(flag string) bool { return flag == "keys" && f.keys })
 	if childErr := child.end(); err == nil && childErr != nil {
 		err = failed(childErr)
 	}
 	return r, err
+}
+
+// checkKeys refuses flags that would have no effect.
+func (f *localFlags) checkKeys(given func(string) bool) error {
+	switch {
+	case f.keys && strings.HasPrefix(f.link, "mem://"):
+		return errors.New("--keys is for links between processes, mem:// is within one")
+	case given("encrypt") && !f.keys:
+		return errors.New("--encrypt is for --keys: without keys nothing is sealed")
+	}
+	return f.send.keys.Check()
 }
 
 // within measures with both ends in this process.

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"pdlink/tools/linkkeys"
 )
 
 // TestMain makes the test binary be pdperf where local and floor start it as
@@ -20,6 +22,7 @@ func TestMain(m *testing.M) {
 	if slices.Contains(os.Args, "--end-with-stdin") {
 		main()
 	}
+	os.Setenv(linkkeys.Env, "testdata/none") // the keys of whoever runs the tests do not count
 	goleak.VerifyTestMain(m)
 }
 

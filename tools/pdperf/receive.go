@@ -15,8 +15,9 @@ import (
 // receivingEnd takes one transfer at a time: two would spoil each other's
 // figures.
 type receivingEnd struct {
-	o    receiveOptions
-	busy chan struct{} // capacity 1: held by the transfer that is measured
+	o     receiveOptions
+	keyed bool          // connections' peers have proven their names
+	busy  chan struct{} // capacity 1: held by the transfer that is measured
 }
 
 func newReceivingEnd(o receiveOptions) *receivingEnd {
@@ -27,6 +28,8 @@ func newReceivingEnd(o receiveOptions) *receivingEnd {
 type served struct {
 	Event  string `json:"event"`
 	Remote string `json:"remote"`
+	Peer   string `json:"peer"` // its name by this end's keys, empty without keys
+	Sealed bool   `json:"sealed"`
 	OK     bool   `json:"ok"`
 	Why    string `json:"why"`
 	report
@@ -36,7 +39,10 @@ type served struct {
 // How it ended is in what the last one came to; a connection that ends between
 // transfers ends as it should.
 func (e *receivingEnd) serve(ctx context.Context, conn transport.Conn, tell func(served)) {
-	remote := conn.Facts().Remote
+	f := conn.Facts()
+	if !e.keyed {
+		f.Peer = ""
+	}
 	for {
 		offer, err := conn.Accept(ctx)
 		if err != nil {
@@ -46,7 +52,7 @@ func (e *receivingEnd) serve(ctx context.Context, conn transport.Conn, tell func
 		if errors.Is(err, errNotTaken) {
 			continue // the peer knows why
 		}
-		s := served{Event: "transfer", Remote: remote, OK: err == nil, report: r}
+		s := served{Event: "transfer", Remote: f.Remote, Peer: f.Peer, Sealed: f.Sealed, OK: err == nil, report: r}
 		if err != nil {
 			s.Why = err.Error()
 		}

@@ -24,6 +24,7 @@ type result struct {
 	Link      string `json:"link"`
 	Local     string `json:"local"`
 	Remote    string `json:"remote"`
+	Peer      string `json:"peer"`
 	Direction string `json:"direction"`
 	Processes int    `json:"processes"`
 

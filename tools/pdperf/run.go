@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pdlink/tools/linkkeys"
 	"pdlink/transport"
 )
 
@@ -16,6 +17,7 @@ type runFlags struct {
 	sendOptions
 	to     string
 	asJSON bool
+	keys   linkkeys.Flags
 }
 
 func newRun(io streams) *cobra.Command {
@@ -35,13 +37,14 @@ carries. A block's time is from handing its first byte to the link, where it may
 wait behind the blocks before it, to its acknowledgement. CPU is user and system
 time of the whole process, by getrusage, in the same window.`,
 		Example: `  pdperf run --to tcp://127.0.0.1:7412 --size 20MiB --time 10s
-  pdperf run --to tcp://127.0.0.1:7412 --json | jq .goodput_gb_per_s`,
+  pdperf run --to tcp://127.0.0.1:7412 --json | jq .goodput_gb_per_s
+  pdperf run --to tcp://10.0.0.5:7412 --encrypt off`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := f.check(); err != nil {
+			if err := errors.Join(f.check(), f.keys.Check()); err != nil {
 				return err
 			}
-			r, err := f.run(c.Context())
+			r, err := f.run(c.Context(), io, c.Flags().Changed)
 			if err != nil {
 				return err
 			}
@@ -51,12 +54,14 @@ time of the whole process, by getrusage, in the same window.`,
 	f.register(c)
 	c.Flags().StringVar(&f.to, "to", "", "the receiving end, `URL` (tcp://host:port)")
 	c.Flags().BoolVar(&f.asJSON, "json", false, "print the result as one line of JSON; see pdperf schema")
+	f.keys.Register(c, true)
 	must(c.MarkFlagRequired("to"))
 	return c
 }
 
-// run measures against a receiving end elsewhere.
-func (f *runFlags) run(ctx context.Context) (*result, error) {
+// run measures against a receiving end elsewhere. given reports whether a flag is
+// on the command line.
+func (f *runFlags) run(ctx context.Context, io streams, given func(string) bool) (*result, error) {
 	if strings.HasPrefix(f.to, "mem://") {
 		return nil, errors.New("mem:// is a link within one process: use pdperf local --link mem://")
 	}
@@ -68,23 +73,29 @@ func (f *runFlags) run(ctx context.Context) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
-	link, addr, err := openLink(f.to, f.session(ring, idle), nil)
+	o := linkOptions{session: f.session(ring, idle)}
+	if o.keys, err = openKeys(ctx, io, &f.keys, f.to, given); err != nil {
+		return nil, err
+	}
+	defer o.keys.Close() //nolint:errcheck // it cannot fail
+	io.warn(o.keys.Warnings(false))
+	link, addr, err := openLink(f.to, o)
 	if err != nil {
 		return nil, err
 	}
 	src := newSource(ring)
 	conn, err := link.Dial(ctx, addr)
 	if err != nil {
-		return nil, dialError(f.to, err)
+		return nil, dialError(f.to, o.keys.Explain(err))
 	}
-	return measureAndClose(ctx, conn, &sendingEnd{o: f.sendOptions, conn: conn, source: src, processes: 2})
+	return measureAndClose(ctx, conn, &sendingEnd{o: f.sendOptions, conn: conn, source: src, processes: 2, keyed: o.keys.Store != nil})
 }
 
 // dialError is the error of a connection that was not made: an address that
 // cannot be used is a matter of the command line.
 func dialError(to string, err error) error {
 	err = fmt.Errorf("connect to %s: %w", to, err)
-	if errors.Is(err, transport.ErrInsecure) || errors.Is(err, transport.ErrUnavailable) {
+	if errors.Is(err, transport.ErrInsecure) && !linkkeys.Refused(err) || errors.Is(err, transport.ErrUnavailable) {
 		return err
 	}
 	return failed(err)

@@ -32,7 +32,8 @@ type sendingEnd struct {
 	o         sendOptions
 	conn      transport.Conn
 	source    *source
-	processes int // that the two ends are in
+	processes int  // that the two ends are in
+	keyed     bool // the connection's peer has proven its name
 }
 
 // measure warms up and then measures.
@@ -63,6 +64,9 @@ func (e *sendingEnd) measure(ctx context.Context) (*result, error) {
 		Program: "pdperf", Link: f.Link, Local: f.Local, Remote: f.Remote, Direction: e.o.direction, Processes: e.processes,
 		BlockBytes: int64(e.o.block), FrameBytes: int64(e.o.frame), InFlight: e.o.inFlight, Lanes: f.Lanes,
 		Sum: f.Sum, Presummed: e.o.presummed, Sealed: f.Sealed, ZeroCopy: f.ZeroCopy, Warmup: e.o.warmup.Seconds(),
+	}
+	if e.keyed {
+		r.Peer = f.Peer
 	}
 	r.settle(s, peer)
 	return r, nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pdlink/tools/linkkeys"
 	"pdlink/transport"
 )
 
@@ -20,6 +21,7 @@ type serveFlags struct {
 	once    bool
 	asJSON  bool
 	asChild bool
+	keys    linkkeys.Flags
 }
 
 func newServe(io streams) *cobra.Command {
@@ -33,13 +35,14 @@ is measured at a time. It goes on until it is interrupted.`,
 		Example: `  pdperf serve --listen tcp://127.0.0.1:7412
   pdperf run --to tcp://127.0.0.1:7412`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return f.run(c.Context(), io) },
+		RunE: func(c *cobra.Command, _ []string) error { return f.run(c.Context(), io, c.Flags().Changed) },
 	}
 	f.register(c, false)
 	fl := c.Flags()
 	fl.StringVar(&f.listen, "listen", defaultURL, "link and address to listen on; port 0 picks one")
 	fl.BoolVar(&f.once, "once", false, "end with the first connection, with status 0 if its runs were complete")
 	fl.BoolVar(&f.asJSON, "json", false, "print events as JSON, one a line")
+	f.keys.Register(c, false)
 	hideChildFlag(c, &f.asChild)
 	return c
 }
@@ -67,8 +70,16 @@ type listening struct {
 	Listen string `json:"listen"`
 }
 
-func (f *serveFlags) run(ctx context.Context, io streams) error {
-	if err := f.check(); err != nil {
+// serving is serve's: with keys it has their directory and the value of
+// --encrypt.
+type serving struct {
+	listening
+	Keys    string `json:"keys"`
+	Encrypt string `json:"encrypt"`
+}
+
+func (f *serveFlags) run(ctx context.Context, io streams, given func(string) bool) error {
+	if err := errors.Join(f.check(), f.keys.Check()); err != nil {
 		return err
 	}
 	if f.asChild {
@@ -88,23 +99,32 @@ func (f *serveFlags) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return err
 	}
-	reject := func(remote string, err error) { io.notef("peer %s dropped: %v\n", remote, err) }
-	link, addr, err := openLink(f.listen, f.session(ring, idle), reject)
+	o := linkOptions{session: f.session(ring, idle)}
+	o.reject = func(remote string, err error) { io.notef("peer %s dropped: %v\n", remote, err) }
+	if o.keys, err = openKeys(ctx, io, &f.keys, f.listen, given); err != nil {
+		return err
+	}
+	defer o.keys.Close() //nolint:errcheck // it cannot fail
+	link, addr, err := openLink(f.listen, o)
 	if err != nil {
 		return err
 	}
 	ln, err := link.Listen(ctx, addr)
 	if err != nil {
-		return fmt.Errorf("listen on %s: %w", f.listen, err)
+		return fmt.Errorf("listen on %s: %w", f.listen, o.keys.Explain(err))
 	}
-	f.say(io, listening{"listening", schemeOf(f.listen) + "://" + ln.Addr()})
-	err = f.loop(ctx, io, ln)
+	if !f.asChild { // the other end says it
+		io.warn(o.keys.Warnings(true))
+	}
+	f.say(io, serving{listening{"listening", schemeOf(f.listen) + "://" + ln.Addr()}, o.keys.Dir.Path, o.keys.Encrypt})
+	end := newReceivingEnd(f.receiveOptions)
+	end.keyed = o.keys.Store != nil
+	err = f.loop(ctx, io, ln, end)
 	return errors.Join(err, ln.Close())
 }
 
 // loop serves connections until the command is to end.
-func (f *serveFlags) loop(ctx context.Context, io streams, ln transport.Listener) error {
-	end := newReceivingEnd(f.receiveOptions)
+func (f *serveFlags) loop(ctx context.Context, io streams, ln transport.Listener, end *receivingEnd) error {
 	var mu sync.Mutex // guards bad and the output
 	var bad error
 	tell := func(s served) {
@@ -150,14 +170,22 @@ func (f *serveFlags) say(io streams, event any) {
 		return
 	}
 	switch e := event.(type) {
-	case listening:
-		io.printf("listening on %s\n", e.Listen)
+	case serving:
+		with := ""
+		if e.Keys != "" {
+			with = fmt.Sprintf(", keys of %s, encrypt %s", e.Keys, e.Encrypt)
+		}
+		io.printf("listening on %s%s\n", e.Listen, with)
 	case served:
+		from := e.Remote
+		if e.Peer != "" {
+			from += " (" + e.Peer + ")"
+		}
 		if !e.OK {
-			io.printf("from %s: FAILED: %s\n", e.Remote, e.Why)
+			io.printf("from %s: FAILED: %s\n", from, e.Why)
 			return
 		}
-		io.printf("from %s: %d blocks, %.3f GB, %d bad pieces, %s\n", e.Remote, e.Blocks, float64(e.Bytes)/1e9, e.Bad, cpuText(e.End.CPU))
+		io.printf("from %s%s: %d blocks, %.3f GB, %d bad pieces, %s\n", from, sealText(e.Sealed), e.Blocks, float64(e.Bytes)/1e9, e.Bad, cpuText(e.End.CPU))
 	}
 }
 

@@ -30,6 +30,13 @@ func (s streams) notef(format string, args ...any) {
 	fmt.Fprintf(s.err, format, args...)
 }
 
+// warn reports what does not end the command.
+func (s streams) warn(list []string) {
+	for _, text := range list {
+		s.notef("pdperf: warning: %s\n", text)
+	}
+}
+
 // json writes v as one line.
 func (s streams) json(v any) error {
 	return json.NewEncoder(s.out).Encode(v)

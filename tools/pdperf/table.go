@@ -11,13 +11,17 @@ func printResult(io streams, r *result) {
 	row := func(name, format string, args ...any) {
 		fmt.Fprintf(tw, "  %s\t%s\n", name, fmt.Sprintf(format, args...))
 	}
-	io.printf("%s %s over %s, %s to %s\n", r.Program, r.Direction, r.Link, r.Local, r.Remote)
+	remote := r.Remote
+	if r.Peer != "" {
+		remote += " (" + r.Peer + ")"
+	}
+	io.printf("%s %s over %s, %s to %s\n", r.Program, r.Direction, r.Link, r.Local, remote)
 	row("goodput", "%.3f GB/s: %d blocks of %s, %.3f GB in %.3f s, first byte to last acknowledgement",
 		r.Goodput, r.Blocks, sizeText(r.BlockBytes), float64(r.Bytes)/1e9, r.Seconds)
 	row("block time", "p50 %.2f, p90 %.2f, p99 %.2f, max %.2f ms; %d in flight",
 		r.BlockMs.P50, r.BlockMs.P90, r.BlockMs.P99, r.BlockMs.Max, r.InFlight)
 	row("integrity", "%s", integrityText(r))
-	row("frames", "%d of up to %s on %s%s", r.Frames, sizeText(r.FrameBytes), lanesText(r.Lanes), sealText(r))
+	row("frames", "%d of up to %s on %s%s", r.Frames, sizeText(r.FrameBytes), lanesText(r.Lanes), sealText(r.Sealed))
 	if r.Both != nil {
 		row("CPU", "both ends in one process: %s", cpuText(r.Both))
 	} else {
@@ -40,8 +44,8 @@ func lanesText(n int) string {
 	return fmt.Sprintf("%d lanes", n)
 }
 
-func sealText(r *result) string {
-	if r.Sealed {
+func sealText(sealed bool) string {
+	if sealed {
 		return ", sealed"
 	}
 	return ", in clear"

@@ -56,7 +56,7 @@ func parse(args []string, errOut io.Writer) (options, error) {
 	fl.StringVar(&o.dir, "dir", ".build/peers", "where setup.sh put the other transports")
 	fl.StringVar(&o.pdperf, "pdperf", ".build/pdperf", "the program that is compared")
 	links := fl.String("links", "10g", "comma-separated: lo, wire (unshaped), 10g, 2.5g, 1g")
-	names := fl.String("peers", strings.Join(peerNames(), ","), "comma-separated; pdperf and floor take flags after a colon: pdperf:--lanes=2")
+	names := fl.String("peers", strings.Join(peerNames(), ","), "comma-separated; pdperf, pdperf-sealed and floor take flags after a colon: pdperf:--lanes=2")
 	mtus := fl.String("mtu", "1500", "comma-separated bytes, for links but lo")
 	blocks := fl.String("sizes", "16777216,20971520", "comma-separated block sizes in bytes")
 	fl.IntVar(&o.reps, "reps", 9, "repetitions")

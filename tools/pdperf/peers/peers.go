@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"pdlink/tools/linkkeys"
 	"pdlink/tools/pdperf/stats"
 )
 
@@ -26,7 +27,7 @@ type peer struct {
 
 // peerNames are those that are compared when nothing else is asked for.
 func peerNames() []string {
-	return []string{"pdperf", "floor", "iperf3", "ucx", "nixl", "mooncake"}
+	return []string{"pdperf", "pdperf-sealed", "floor", "iperf3", "ucx", "nixl", "mooncake"}
 }
 
 // peerByName returns a peer; what it needs and is not there is an error here,
@@ -40,6 +41,9 @@ func peerByName(name string, o options) (peer, error) {
 	case "pdperf":
 		needs = o.pdperf
 		run = func(ctx context.Context, t trial) (figures, error) { return runPdperf(ctx, t, needs, extra) }
+	case "pdperf-sealed":
+		needs = o.pdperf
+		run = func(ctx context.Context, t trial) (figures, error) { return runSealed(ctx, t, needs, extra) }
 	case "floor":
 		needs = o.pdperf
 		run = func(ctx context.Context, t trial) (figures, error) { return runFloor(ctx, t, needs, extra) }
@@ -116,6 +120,22 @@ type ownEnd struct {
 // receiver's.
 func runPdperf(ctx context.Context, t trial, program string, extra []string) (figures, error) {
 	ours, theirs := splitFlags(extra)
+	return runEnds(ctx, t, program, ours, theirs)
+}
+
+// runSealed measures the transport with keys at both ends, made for this run.
+func runSealed(ctx context.Context, t trial, program string, extra []string) (figures, error) {
+	dialler, listener, remove, err := linkkeys.Temporary()
+	if err != nil {
+		return figures{}, err
+	}
+	defer remove()
+	ours, theirs := splitFlags(extra)
+	return runEnds(ctx, t, program, append(ours, "--keys="+dialler), append(theirs, "--keys="+listener))
+}
+
+// runEnds measures with these flags of the sender and of the receiver.
+func runEnds(ctx context.Context, t trial, program string, ours, theirs []string) (figures, error) {
 	s, err := startIn(ctx, t.receiver(), nil, program,
 		append([]string{"serve", "--once", "--json", "--listen", t.url()}, theirs...)...)
 	if err != nil {
@@ -133,7 +153,7 @@ func splitFlags(extra []string) (run, serve []string) {
 	for _, f := range extra {
 		name, _, _ := strings.Cut(f, "=")
 		receivers := slices.Contains([]string{"--ring", "--window", "--hold"}, name)
-		if receivers || slices.Contains([]string{"--frame", "--sum"}, name) {
+		if receivers || slices.Contains([]string{"--frame", "--sum", "--encrypt"}, name) {
 			serve = append(serve, f)
 		}
 		if !receivers {
@@ -181,14 +201,11 @@ func runOwn(ctx context.Context, t trial, s *process, program string, args []str
 	f.spent = c.cpu() + s.cpu()
 	f.Goodput, f.GB = r.Goodput, float64(r.Bytes)/1e9
 	f.Sender, f.Receiver = r.Sender.CPU.PerGB, r.Receiver.CPU.PerGB
-	f.P50, f.P99, f.Verified = r.BlockMs.P50, r.BlockMs.P99, r.Verified >= r.Bytes
+	f.P50, f.P99, f.Verified, f.Sealed = r.BlockMs.P50, r.BlockMs.P99, r.Verified >= r.Bytes, r.Sealed
 	for _, x := range r.Sender.Sockets {
 		f.Retrans += x.Retransmits
 	}
 	f.Note = fmt.Sprintf("from %d MB to %d MB", int64(r.Sender.Buffers)*r.Sender.Bytes/1_000_000, int64(r.Receiver.Buffers)*r.Receiver.Bytes/1_000_000)
-	if r.Sealed {
-		f.Note += ", sealed"
-	}
 	if r.Bad > 0 {
 		f.Note += fmt.Sprintf(", %d bad pieces", r.Bad)
 	}

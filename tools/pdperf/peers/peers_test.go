@@ -31,7 +31,7 @@ func TestParse(t *testing.T) {
 
 func TestPeersThatAreNotThere(t *testing.T) {
 	o := options{dir: t.TempDir(), pdperf: filepath.Join(t.TempDir(), "pdperf")}
-	for _, name := range []string{"pdperf", "floor", "ucx", "ucx-tag", "nixl", "mooncake", "pdperf:--lanes=2"} {
+	for _, name := range []string{"pdperf", "floor", "ucx", "ucx-tag", "nixl", "mooncake", "pdperf:--lanes=2", "pdperf-sealed"} {
 		if _, err := peerByName(name, o); err == nil || !strings.Contains(err.Error(), "setup.sh") {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -42,11 +42,11 @@ func TestPeersThatAreNotThere(t *testing.T) {
 }
 
 func TestSplitFlags(t *testing.T) {
-	run, serve := splitFlags([]string{"--lanes=2", "--window=32", "--frame=64KiB", "--hold=8", "--ring=64", "--sum=crc32c", "--in-flight=4"})
-	if !slices.Equal(run, []string{"--lanes=2", "--frame=64KiB", "--sum=crc32c", "--in-flight=4"}) {
+	run, serve := splitFlags([]string{"--lanes=2", "--window=32", "--frame=64KiB", "--hold=8", "--ring=64", "--sum=crc32c", "--in-flight=4", "--encrypt=256"})
+	if !slices.Equal(run, []string{"--lanes=2", "--frame=64KiB", "--sum=crc32c", "--in-flight=4", "--encrypt=256"}) {
 		t.Errorf("run %v", run)
 	}
-	if !slices.Equal(serve, []string{"--window=32", "--frame=64KiB", "--hold=8", "--ring=64", "--sum=crc32c"}) {
+	if !slices.Equal(serve, []string{"--window=32", "--frame=64KiB", "--hold=8", "--ring=64", "--sum=crc32c", "--encrypt=256"}) {
 		t.Errorf("serve %v", serve)
 	}
 }
@@ -117,7 +117,7 @@ func TestOutputIsBounded(t *testing.T) {
 func sample() (all []record) {
 	for rep, v := range []float64{1.0, 1.2, 1.1} {
 		all = append(all,
-			record{Peer: "pdperf", Link: "10g", MTU: 1500, Block: 16e6, Rep: rep, Goodput: v, Limit: 1.25, Sender: 0.2, Receiver: 0.3, P50: 14, P99: 20, Verified: true, Note: "ours"},
+			record{Peer: "pdperf", Link: "10g", MTU: 1500, Block: 16e6, Rep: rep, Goodput: v, Limit: 1.25, Sender: 0.2, Receiver: 0.3, P50: 14, P99: 20, Verified: true, Sealed: true, Note: "ours"},
 			record{Peer: "iperf3", Link: "10g", MTU: 1500, Block: 16e6, Rep: rep, Goodput: v / 2, Limit: 1.25, Sender: 0.4, Receiver: 0.3},
 		)
 	}
@@ -131,7 +131,7 @@ func TestTables(t *testing.T) {
 	out := b.String()
 	for _, text := range []string{
 		"10g, MTU 1500, blocks of 16.0 MB", "lo, blocks of 16.0 MB", "carries 1.2500 GB/s",
-		"1.100 (1.000–1.200)", "0.8800", "2.000 (2.000–2.000)", "0.500 (0.500–0.500)", "| yes", "| no", "iperf3 FAILED: it broke", "- pdperf: ours",
+		"1.100 (1.000–1.200)", "0.8800", "2.000 (2.000–2.000)", "0.500 (0.500–0.500)", "| yes      | yes", "| no       | no", "iperf3 FAILED: it broke", "- pdperf: ours",
 		"probability of 0.50 only",
 	} {
 		if !strings.Contains(out, text) {

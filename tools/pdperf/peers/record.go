@@ -25,6 +25,7 @@ type record struct {
 	P50      float64 `json:"p50_ms"` // block times, 0 where the peer does not tell
 	P99      float64 `json:"p99_ms"`
 	Verified bool    `json:"verified"` // every byte, by a checksum
+	Sealed   bool    `json:"sealed"`   // encrypted and authenticated
 	Retrans  int64   `json:"retransmits"`
 	Foreign  float64 `json:"foreign_cores"` // used by anything else meanwhile
 	Note     string  `json:"note"`

@@ -18,7 +18,7 @@ type series struct {
 	goodput, sender, receiver []float64 // NaN where a repetition failed
 	p50, p99, foreign         []float64
 	retrans                   []float64
-	verified, failed          int
+	verified, sealed, failed  int
 	limit                     float64
 	note                      string
 	errors                    []string
@@ -84,6 +84,9 @@ func group(all []record) []*series {
 		if r.Verified {
 			s.verified++
 		}
+		if r.Sealed {
+			s.sealed++
+		}
 		s.note = r.Note
 	}
 	return list
@@ -118,8 +121,8 @@ func (t *table) print(out io.Writer, c condition, base string) {
 	}
 	fmt.Fprintf(out, "Median (%.0f %% interval by order statistics) of the repetitions; ratios to %s are medians of pairs.\n\n", t.confidence*100, base)
 	tw := tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)
-	fmt.Fprintf(tw, "| peer\t| n\t| GB/s\t| of limit\t| ratio\t| sender s/GB\t| ratio\t| receiver s/GB\t| ratio\t| p50 ms\t| p99 ms\t| retrans\t| foreign cores\t| verified\t|\n")
-	fmt.Fprintln(tw, strings.Repeat("|---\t", 14)+"|")
+	fmt.Fprintf(tw, "| peer\t| n\t| GB/s\t| of limit\t| ratio\t| sender s/GB\t| ratio\t| receiver s/GB\t| ratio\t| p50 ms\t| p99 ms\t| retrans\t| foreign cores\t| verified\t| sealed\t|\n")
+	fmt.Fprintln(tw, strings.Repeat("|---\t", 15)+"|")
 	for _, s := range t.list {
 		fmt.Fprintln(tw, t.row(s))
 	}
@@ -154,7 +157,7 @@ func (t *table) row(s *series) string {
 		s.peer, strconv.Itoa(len(present(s.goodput))),
 		t.interval(s.goodput), t.middle(s.goodput, 4, s.limit), ratio(s.goodput, base.goodput),
 		t.interval(s.sender), ratio(s.sender, base.sender), t.interval(s.receiver), ratio(s.receiver, base.receiver),
-		t.middle(told(s.p50), 1, 1), t.middle(told(s.p99), 1, 1), t.middle(s.retrans, 0, 1), t.middle(s.foreign, 2, 1), verifiedText(s),
+		t.middle(told(s.p50), 1, 1), t.middle(told(s.p99), 1, 1), t.middle(s.retrans, 0, 1), t.middle(s.foreign, 2, 1), s.always(s.verified), s.always(s.sealed),
 	}
 	return "| " + strings.Join(cells, "\t| ") + "\t|"
 }
@@ -186,8 +189,9 @@ func told(v []float64) []float64 {
 	return slices.DeleteFunc(slices.Clone(v), func(x float64) bool { return x == 0 })
 }
 
-func verifiedText(s *series) string {
-	if n := len(present(s.goodput)); n > 0 && s.verified == n {
+// always is the cell of something that was so in n of the repetitions.
+func (s *series) always(n int) string {
+	if n > 0 && n == len(present(s.goodput)) {
 		return "yes"
 	}
 	return "no"

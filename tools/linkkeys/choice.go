@@ -1,0 +1,128 @@
+package linkkeys
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"pdlink/transport/keys"
+	"pdlink/transport/seal"
+)
+
+// Choice is how a link is protected. The zero value has no keys. It may be used
+// concurrently. The caller closes it after the link's last connection.
+type Choice struct {
+	Store   *keys.Store // nil: no keys, and nothing of the rest is set
+	Dir     Dir         // where they are
+	Peer    string      // that is meant; "": any
+	Suite   seal.Suite  // that this end wishes for
+	Encrypt string      // the same as a value of --encrypt
+}
+
+// Choose opens the keys that flags and an address ("host:port") mean: those of
+// --keys; else those of the default directory, when another flag asks for keys, or
+// when the address is not loopback and there is an identity. Without keys the link
+// itself refuses an address that strangers can reach. problem is told of what is
+// wrong with the peers file later, as keys.Options.OnProblem says. given reports
+// whether a flag is on the command line. Errors: those of keys.Open, with what to
+// do, and keys.ErrUnknownPeer for a --peer that is not paired.
+func (f *Flags) Choose(ctx context.Context, addr string, given func(flag string) bool, problem func(error)) (Choice, error) {
+	suite, err := f.suite()
+	if err != nil {
+		return Choice{}, err
+	}
+	wanted := given("keys") || given("encrypt") || given("peer")
+	if !wanted && loopback(ctx, addr) {
+		return Choice{}, nil
+	}
+	dir, err := DirOf(f.Dir)
+	if err != nil {
+		return Choice{}, err
+	}
+	store, err := keys.Open(dir.Path, keys.Options{OnProblem: problem})
+	if errors.Is(err, keys.ErrNoIdentity) {
+		if !wanted {
+			return Choice{}, nil
+		}
+		err = fmt.Errorf("%w in %s: make one with %s", keys.ErrNoIdentity, dir.Path, dir.Command("init"))
+	}
+	if err != nil {
+		return Choice{}, err
+	}
+	c := Choice{store, dir, f.Peer, suite, cmp.Or(f.Encrypt, EncryptOn)}
+	if err := c.checkPeer(); err != nil {
+		return Choice{}, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// checkPeer makes sure that the peer that is meant is known.
+func (c Choice) checkPeer() error {
+	if c.Peer == "" {
+		return nil
+	}
+	for _, p := range c.Store.Peers() {
+		if p.Name == c.Peer {
+			return nil
+		}
+	}
+	return fmt.Errorf("--peer %s: %w in %s: %s names those that are there, %s adds one", c.Peer, keys.ErrUnknownPeer, c.Dir.Path,
+		c.Dir.Command("list"), c.Dir.Command("pair "+c.Peer+" KEY"))
+}
+
+// Close closes the keys.
+func (c Choice) Close() error {
+	if c.Store == nil {
+		return nil
+	}
+	return c.Store.Close()
+}
+
+// Text says what was chosen, for people; "" without keys.
+func (c Choice) Text() string {
+	if c.Store == nil {
+		return ""
+	}
+	return "keys of " + c.Dir.Path + ", encrypt " + c.Encrypt
+}
+
+// Warnings are what a user should know before the link is opened. listens says
+// that this end does.
+func (c Choice) Warnings(listens bool) (list []string) {
+	if c.Store == nil {
+		return nil
+	}
+	if c.Suite == seal.Clear {
+		list = append(list, "--encrypt off: where the other end says so too, whoever can reach the cable can read and change the data")
+	}
+	if listens && len(c.Store.Peers()) == 0 {
+		list = append(list, "no peer is paired yet, so nobody can connect: paste here what `pdlink keys show` prints on the other host")
+	}
+	return list
+}
+
+// loopback reports whether every address that host:port means is loopback, or addr
+// is the path of a socket. What cannot be found out is not: the link will say why.
+func loopback(ctx context.Context, addr string) bool {
+	if strings.ContainsRune(addr, '/') { // no host has one
+		return true
+	}
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil || host == "" {
+		return false
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return ip.Unmap().IsLoopback()
+	}
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	for _, ip := range ips {
+		if !ip.Unmap().IsLoopback() {
+			return false
+		}
+	}
+	return err == nil && len(ips) > 0
+}

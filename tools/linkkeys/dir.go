@@ -1,0 +1,80 @@
+package linkkeys
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"pdlink/transport/keys"
+)
+
+// Env is the environment variable that names the directory of keys where no flag
+// does.
+const Env = "PDLINK_KEYS"
+
+// Dir is a directory of keys and how a command line came by it.
+type Dir struct {
+	Path string
+
+	// Named says that a flag named it: other commands need that flag too.
+	Named bool
+}
+
+// DirOf returns the directory that a flag's value means: itself, else $PDLINK_KEYS,
+// else keys.DefaultDir. It fails where the system has no such place.
+func DirOf(flag string) (Dir, error) {
+	if flag != "" {
+		return Dir{flag, true}, nil
+	}
+	if dir := os.Getenv(Env); dir != "" {
+		return Dir{Path: dir}, nil
+	}
+	dir, err := keys.DefaultDir()
+	if err != nil {
+		return Dir{}, fmt.Errorf("%w: name a directory with $%s", err, Env)
+	}
+	return Dir{Path: dir}, nil
+}
+
+// Command is a command line of `pdlink keys` for the directory, in quotes for a
+// message.
+func (d Dir) Command(args string) string {
+	if d.Named {
+		args += " --dir " + d.Path
+	}
+	return "`pdlink keys " + args + "`"
+}
+
+// nameless is what a host is called whose name cannot be had or used.
+const nameless = "peer"
+
+// HostName returns this host's name, as far as it may be a peer's.
+func HostName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		return nameless
+	}
+	return peerName(host)
+}
+
+// peerName makes a peer's name of a host's.
+func peerName(host string) string {
+	name, _, _ := strings.Cut(host, ".")
+	name = strings.Map(func(r rune) rune {
+		if keys.CheckName("a"+string(r)) == nil {
+			return r
+		}
+		return '-'
+	}, name)
+	name = strings.Trim(name, "-_")
+	if keys.CheckName(name) != nil {
+		return nameless
+	}
+	return name
+}
+
+// PairCommand is the command line that makes another host know this key by a
+// name, without quotes: it is there to be pasted.
+func PairCommand(name string, key keys.PublicKey) string {
+	return "pdlink keys pair " + name + " " + key.String()
+}

@@ -1,0 +1,105 @@
+package linkkeys
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"pdlink/transport/keys"
+	"pdlink/transport/seal"
+)
+
+// The values of --encrypt.
+const (
+	EncryptOn  = "on"
+	Encrypt256 = "256"
+	EncryptOff = "off"
+)
+
+// encryptValues are the values of --encrypt, the default first.
+func encryptValues() []string { return []string{EncryptOn, Encrypt256, EncryptOff} }
+
+// Flags are what a command line says of keys. The zero value leaves all to
+// Choose.
+type Flags struct {
+	Dir     string // --keys; "": the default directory, where it is of use
+	Peer    string // --peer; "": any
+	Encrypt string // --encrypt; "" is "on"
+}
+
+// Names are the flags' names without dashes, for a command that has to refuse
+// some of them.
+func Names() []string { return []string{"keys", "peer", "encrypt"} }
+
+// Register adds the flags to a command: --peer only where it dials.
+func (f *Flags) Register(c *cobra.Command, dials bool) {
+	fl := c.Flags()
+	fl.StringVar(&f.Dir, "keys", "", "prove who this host is and seal the data, with the keys in `DIR` (default: when the address is not loopback, "+
+		"those in $"+Env+" or the user's configuration directory)")
+	f.RegisterEncrypt(c)
+	if dials {
+		fl.StringVar(&f.Peer, "peer", "", "with keys: only the peer called `NAME` will do (default: any that is paired)")
+		must(c.RegisterFlagCompletionFunc("peer", func(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			return CompletePeer(f.Dir, typed), cobra.ShellCompDirectiveNoFileComp
+		}))
+	}
+	must(c.MarkFlagDirname("keys"))
+}
+
+// RegisterEncrypt adds --encrypt alone.
+func (f *Flags) RegisterEncrypt(c *cobra.Command) {
+	c.Flags().StringVar(&f.Encrypt, "encrypt", EncryptOn, "with keys: on, 256 (longer keys) or off, `HOW` data is sealed; off counts only where both ends say so, for a cable")
+	must(c.RegisterFlagCompletionFunc("encrypt", cobra.FixedCompletions(encryptValues(), cobra.ShellCompDirectiveNoFileComp)))
+}
+
+// Check looks at the values, without a look at any file.
+func (f *Flags) Check() error {
+	if f.Peer != "" {
+		if err := keys.CheckName(f.Peer); err != nil {
+			return fmt.Errorf("--peer: %w", err)
+		}
+	}
+	_, err := f.suite()
+	return err
+}
+
+// suite is what --encrypt means.
+func (f *Flags) suite() (seal.Suite, error) {
+	switch f.Encrypt {
+	case "", EncryptOn:
+		return seal.AES128GCM, nil
+	case Encrypt256:
+		return seal.AES256GCM, nil
+	case EncryptOff:
+		return seal.Clear, nil
+	}
+	return 0, fmt.Errorf("--encrypt %q: want %s", f.Encrypt, strings.Join(encryptValues(), ", "))
+}
+
+// CompletePeer returns the names of the peers that begin with what was typed,
+// with their keys' beginnings; none where they cannot be read. dir is a flag's
+// value, as for DirOf.
+func CompletePeer(dir, typed string) (names []cobra.Completion) {
+	d, err := DirOf(dir)
+	if err != nil {
+		return nil
+	}
+	peers, err := keys.LoadPeers(d.Path)
+	if err != nil {
+		return nil
+	}
+	for _, p := range peers {
+		if strings.HasPrefix(p.Name, typed) {
+			names = append(names, cobra.CompletionWithDesc(p.Name, p.Key.Short()))
+		}
+	}
+	return names
+}
+
+// must stops a program whose own command tree is wrong.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
