@@ -1,0 +1,12 @@
+// Package front is the decoder's front door: a reverse proxy that lets a prompt
+// be read elsewhere before the decoder sees it. A client talks to it as to the
+// decoder itself. What it forwards it forwards byte for byte, request and answer,
+// whatever it did before; every failure of its own ends in the decoder's answer.
+//
+// A request that the decoder's plug-in can plan ([Planner]) and that is cold
+// enough ([Cold]) is held while a prefill engine ([Engine]) has its blocks put
+// into the decoder's store; then the decoder adopts them, and the request is an
+// ordinary prefix hit. Equal cold prompts share one transfer. What became of a
+// request is said three times: in the header X-PDLink before the answer, in
+// [Options].OnRecord after it, and in the list that [Front.Transfers] serves.
+package front

@@ -1,0 +1,65 @@
+package front
+
+import "time"
+
+// Defaults and bounds, each with its reason.
+const (
+	// DefaultMinTokens is the shortest prompt that is bridged: below it the
+	// engine's queue and the hand-over cost as much as the decoder needs to read.
+	DefaultMinTokens = 4096
+
+	// DefaultMinTail is the fewest tokens that the decoder does not hold yet:
+	// for less its own prefill is sooner done.
+	DefaultMinTail = 2048
+
+	// DefaultMaxBody bounds a request that is planned, in bytes: a million tokens
+	// of text are about 5 MB, their ids as JSON 8 MB; images in the body may be
+	// larger and are then forwarded unread.
+	DefaultMaxBody = 64 << 20
+
+	// DefaultPerEngine is how many prompts one engine reads at a time: it batches
+	// chunks of several, but long prompts slow each other down.
+	DefaultPerEngine = 4
+
+	// DefaultQueueWait is how long a request waits for an engine before the
+	// decoder reads the prompt itself.
+	DefaultQueueWait = 20 * time.Second
+
+	// DefaultSlowest is the slowest prefill, in tokens a second, that is still
+	// waited for while nothing has been measured.
+	DefaultSlowest = 200
+
+	// DefaultKept is how many records Transfers lists.
+	DefaultKept = 1024
+
+	// deadlineBase is what a bridge may take beyond its tokens: the connection,
+	// the engine's start of a request, adoption.
+	deadlineBase = 15 * time.Second
+
+	// deadlineSlack is how much slower than measured an engine may be before it
+	// is given up.
+	deadlineSlack = 4
+
+	// rateWeight is the weight of a new measurement in the rate's moving mean.
+	rateWeight = 0.3
+
+	// probeAfter is how long an engine that failed rests; it doubles with each
+	// failure in a row up to probeMax. A request is the probe.
+	probeAfter = 2 * time.Second
+	probeMax   = time.Minute
+
+	// planTimeout bounds the planner's work on one request beyond a second a
+	// megabyte of body: it tokenises 1 MB in less than half a second.
+	planTimeout = 5 * time.Second
+
+	// adoptTimeout bounds the decoder's adoption: it reads headers only.
+	adoptTimeout = 30 * time.Second
+
+	// tailKept is how many bytes of an answer's end are looked at for the usage
+	// object, which is the last thing in it; without streaming an answer with
+	// many choices still ends with it.
+	tailKept = 16 << 10
+
+	// copyBuffer is the size of the pooled buffers that answers are copied with.
+	copyBuffer = 32 << 10
+)

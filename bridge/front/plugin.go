@@ -1,0 +1,217 @@
+package front
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"sync"
+
+	"pdlink/bridge/omlx"
+	"pdlink/bridge/omlx/plugin"
+)
+
+// KindOMLX names transfers whose Meta is an omlx.Plan in its binary form.
+const KindOMLX = "omlx"
+
+// Limits of the conversation with the plug-in.
+const (
+	// maxPluginAnswer bounds an answer: the ids of sixteen million tokens as base64
+	// are 90 MB, and no answer has more than ids and hashes.
+	maxPluginAnswer = 96 << 20
+	// maxLayouts bounds the layouts that are remembered: a decoder has one for each
+	// model, and a new one after an update.
+	maxLayouts = 64
+)
+
+// PluginOptions of a Plugin. Decoder is required.
+type PluginOptions struct {
+	// Decoder is the base URL of the decoder's own API; the plug-in answers there.
+	Decoder *url.URL
+
+	// Transport is cloned for the way to the decoder. Nil means
+	// http.DefaultTransport's settings.
+	Transport *http.Transport
+}
+
+// Plugin asks the plug-in in the decoder's process; it is a Planner. The calls
+// carry the API key of the request that they are for, so a client without the
+// decoder's key learns nothing. It may be used concurrently.
+type Plugin struct {
+	base   *url.URL
+	client *http.Client
+
+	mu      sync.Mutex
+	layouts map[string]omlx.Spec // proved, by the plug-in's name for them; guarded by mu
+}
+
+// NewPlugin returns a Plugin. Nothing is asked yet. The error Is ErrOptions.
+func NewPlugin(o PluginOptions) (*Plugin, error) {
+	if o.Decoder == nil || o.Decoder.Host == "" || (o.Decoder.Scheme != "http" && o.Decoder.Scheme != "https") {
+		return nil, fmt.Errorf("%w: the decoder's URL %v: want http://host:port", ErrOptions, o.Decoder)
+	}
+	t := o.Transport
+	if t == nil {
+		t = &http.Transport{}
+		if d, ok := http.DefaultTransport.(*http.Transport); ok {
+			t = d
+		}
+	}
+	return &Plugin{
+		base:    o.Decoder.JoinPath("pdlink", "v1"),
+		client:  &http.Client{Transport: newTransport(t)},
+		layouts: make(map[string]omlx.Spec),
+	}, nil
+}
+
+// Close gives idle connections back. It is idempotent.
+func (p *Plugin) Close() error {
+	p.client.CloseIdleConnections()
+	return nil
+}
+
+// Plan implements Planner. What the decoder's blocks look like is proved once for
+// each layout (plugin.Native.Spec); the hashes of every plan are computed again.
+func (p *Plugin) Plan(ctx context.Context, r Ask) (Plan, error) {
+	u := p.base.JoinPath("plan")
+	u.RawQuery = url.Values{"path": {r.Path}}.Encode()
+	data, err := p.call(ctx, http.MethodPost, u, r.Header, r.Body)
+	if err != nil {
+		return Plan{}, err
+	}
+	answer, err := plugin.ParsePlan(data)
+	if err != nil {
+		return Plan{}, err
+	}
+	out := Plan{
+		Model: answer.Model, Tokens: answer.Tokens, Block: answer.BlockTokens,
+		Present: answer.Present, Blocks: answer.Blocks, IDs: answer.Signed(), Kind: KindOMLX,
+	}
+	if answer.Blocks == 0 {
+		return out, nil
+	}
+	spec, err := p.layout(ctx, r.Header, answer)
+	if err != nil {
+		return Plan{}, err
+	}
+	transfer, err := answer.Transfer(spec)
+	if err != nil {
+		return Plan{}, err
+	}
+	if out.Meta, err = transfer.MarshalBinary(); err != nil {
+		return Plan{}, err
+	}
+	out.Key = answer.Hashes[answer.Blocks-1].String()
+	return out, nil
+}
+
+// layout returns the proved layout that a plan names, and has it proved when it is new.
+func (p *Plugin) layout(ctx context.Context, h http.Header, answer *plugin.Plan) (omlx.Spec, error) {
+	p.mu.Lock()
+	spec, ok := p.layouts[answer.Layout]
+	p.mu.Unlock()
+	if ok {
+		return spec, nil
+	}
+	u := p.base.JoinPath("info")
+	u.RawQuery = url.Values{"model": {answer.Model}}.Encode()
+	data, err := p.call(ctx, http.MethodGet, u, h, nil)
+	if err != nil {
+		return spec, err
+	}
+	info, err := plugin.ParseInfo(data)
+	if err != nil {
+		return spec, err
+	}
+	if info.Model.Layout != answer.Layout {
+		return spec, fmt.Errorf("%w: the layout of %s changed between two calls", plugin.ErrAnswer, answer.Model)
+	}
+	if spec, err = info.Model.Native.Spec(); err != nil {
+		return spec, fmt.Errorf("model %s: %w", answer.Model, err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.layouts) >= maxLayouts {
+		clear(p.layouts)
+	}
+	p.layouts[answer.Layout] = spec
+	return spec, nil
+}
+
+// Adopt implements Planner.
+func (p *Plugin) Adopt(ctx context.Context, h http.Header, plan Plan, blocks int) (Adoption, error) {
+	var transfer omlx.Plan
+	if err := transfer.UnmarshalBinary(plan.Meta); err != nil {
+		return Adoption{}, err
+	}
+	if blocks < 0 || blocks > len(transfer.Hashes) {
+		return Adoption{}, fmt.Errorf("adopt %d blocks of a plan of %d", blocks, len(transfer.Hashes))
+	}
+	body, err := json.Marshal(plugin.AdoptCall{Model: plan.Model, Hashes: transfer.Hashes[:blocks]})
+	if err != nil {
+		return Adoption{}, err
+	}
+	data, err := p.call(ctx, http.MethodPost, p.base.JoinPath("adopt"), h, body)
+	if err != nil {
+		return Adoption{}, err
+	}
+	answer, err := plugin.ParseAdoption(data, blocks)
+	if err != nil {
+		return Adoption{}, err
+	}
+	return Adoption{Blocks: answer.Blocks, Reason: answer.Reason}, nil
+}
+
+// errNoPlugin is for people: the answer is not the plug-in's.
+var errNoPlugin = errors.New("the decoder has no plug-in: install pdlink-omlx into its environment and start it again")
+
+// call makes one call with the key of a request, and returns the body of a success.
+func (p *Plugin) call(ctx context.Context, method string, u *url.URL, from http.Header, body []byte) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range []string{"Authorization", "X-Api-Key"} {
+		for _, v := range from.Values(key) {
+			req.Header.Add(key, v)
+		}
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := p.client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("ask the plug-in: %w", err)
+	}
+	defer func() { _ = resp.Body.Close() }() // the answer has been read, or its error is returned
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxPluginAnswer+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("ask the plug-in: %w", err)
+	case len(data) > maxPluginAnswer:
+		return nil, fmt.Errorf("%w: more than %d bytes", plugin.ErrAnswer, maxPluginAnswer)
+	case resp.StatusCode == http.StatusOK:
+		return data, nil
+	}
+	return nil, refused(resp.StatusCode, data)
+}
+
+// refused turns an answer that is no success into an error.
+func refused(status int, data []byte) error {
+	r, ours := plugin.ParseRefusal(data)
+	switch {
+	case ours && r.Code == "unplannable", ours && r.Code == "too-large":
+		return fmt.Errorf("%w: %s", ErrUnplannable, r.Message)
+	case ours:
+		return fmt.Errorf("the plug-in refuses (%s): %s", r.Code, r.Message)
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+		return fmt.Errorf("%w: the decoder refuses its API key", ErrUnplannable)
+	case status == http.StatusNotFound:
+		return errNoPlugin
+	}
+	return fmt.Errorf("ask the plug-in: status %d", status)
+}

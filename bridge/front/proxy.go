@@ -1,0 +1,123 @@
+package front
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"sync"
+)
+
+// watch is what a request wants to know of its answer. It travels in the
+// request's context.
+type watch struct {
+	header string // value of X-PDLink
+	ended  func(status int, cached *int)
+}
+
+type watchKey struct{}
+
+func withWatch(r *http.Request, w *watch) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), watchKey{}, w))
+}
+
+// newProxy forwards to the decoder at up and changes nothing on the way.
+func newProxy(up *url.URL, rt http.RoundTripper) *httputil.ReverseProxy {
+	return &httputil.ReverseProxy{
+		Transport:     rt,
+		FlushInterval: -1, // tokens go out as they come
+		BufferPool:    &buffers{},
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.SetURL(up)
+			p.Out.Host = p.In.Host
+			p.Out.URL.RawQuery = p.In.URL.RawQuery
+			// The proxy took these away: whoever stands before it set them.
+			for _, h := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+				if v, ok := p.In.Header[h]; ok {
+					p.Out.Header[h] = v
+				}
+			}
+		},
+		ModifyResponse: observe,
+		ErrorHandler:   unreachable,
+	}
+}
+
+// observe adds the verdict to an answer and watches it, where somebody wants that.
+func observe(r *http.Response) error {
+	w, ok := r.Request.Context().Value(watchKey{}).(*watch)
+	if !ok {
+		return nil
+	}
+	r.Header.Set(headerVerdict, w.header)
+	r.Header.Set(headerAlias, w.header)
+	status := r.StatusCode
+	r.Body = &watcher{body: r.Body, done: func(cached *int) { w.ended(status, cached) }}
+	return nil
+}
+
+// unreachable answers in the decoder's place.
+func unreachable(w http.ResponseWriter, r *http.Request, err error) {
+	if x, ok := r.Context().Value(watchKey{}).(*watch); ok {
+		x.ended(http.StatusBadGateway, nil)
+	}
+	if r.Context().Err() != nil {
+		return // the client is gone
+	}
+	answerJSON(w, http.StatusBadGateway, apiError(fmt.Sprintf("pdlink: the decoder cannot be reached: %v", err)))
+}
+
+// apiError is an error as the OpenAI and Anthropic APIs show it.
+func apiError(message string) map[string]any {
+	return map[string]any{"type": "error", "error": map[string]any{
+		"message": message, "type": "api_error", "code": "decoder_unreachable", "param": nil,
+	}}
+}
+
+// newTransport is the client side of the proxy: one host, connections kept, no
+// encoding of its own.
+func newTransport(base *http.Transport) *http.Transport {
+	t := base.Clone()
+	t.Proxy = nil // the decoder is named, not looked for
+	t.DisableCompression = true
+	t.MaxIdleConnsPerHost = maxIdle
+	t.MaxIdleConns = 0
+	t.ForceAttemptHTTP2 = false
+	return t
+}
+
+// maxIdle is how many connections to the decoder are kept: as many as clients
+// stream at a time, so that none is made anew for each request.
+const maxIdle = 256
+
+// buffers is a pool of what answers are copied with.
+type buffers struct{ pool sync.Pool }
+
+// Get implements httputil.BufferPool.
+func (b *buffers) Get() []byte {
+	if p, ok := b.pool.Get().(*[copyBuffer]byte); ok {
+		return p[:]
+	}
+	return make([]byte, copyBuffer)
+}
+
+// Put implements httputil.BufferPool.
+func (b *buffers) Put(p []byte) { b.pool.Put((*[copyBuffer]byte)(p)) }
+
+// oneLine is JSON without line ends, for an SSE frame; what is no JSON becomes a
+// string of an error.
+func oneLine(b []byte) []byte {
+	var v json.RawMessage
+	if json.Unmarshal(b, &v) == nil {
+		if c, err := json.Marshal(v); err == nil {
+			return c
+		}
+	}
+	c, err := json.Marshal(apiError(string(b)))
+	if err != nil {
+		return []byte(`{"error":{"message":"the decoder's answer cannot be shown"}}`)
+	}
+	return c
+}

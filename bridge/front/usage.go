@@ -1,0 +1,68 @@
+package front
+
+import (
+	"io"
+	"regexp"
+	"strconv"
+	"sync"
+)
+
+// watcher passes an answer's body on and keeps its beginning and its end, where
+// the decoder says how many tokens it found in its cache.
+type watcher struct {
+	body io.ReadCloser
+	head []byte // the first bytes, up to tailKept
+	tail []byte // the last bytes, up to 2*tailKept
+	done func(cached *int)
+	once sync.Once
+}
+
+func (w *watcher) Read(p []byte) (int, error) {
+	n, err := w.body.Read(p)
+	w.keep(p[:n])
+	if err != nil {
+		w.finish()
+	}
+	return n, err
+}
+
+// Close ends the answer, whole or not.
+func (w *watcher) Close() error {
+	w.finish()
+	return w.body.Close()
+}
+
+func (w *watcher) finish() { w.once.Do(func() { w.done(w.cached()) }) }
+
+func (w *watcher) keep(p []byte) {
+	if room := tailKept - len(w.head); room > 0 {
+		w.head = append(w.head, p[:min(room, len(p))]...)
+	}
+	if len(p) > tailKept {
+		p = p[len(p)-tailKept:]
+	}
+	if len(w.tail)+len(p) > 2*tailKept {
+		w.tail = append(w.tail[:0], w.tail[len(w.tail)-tailKept:]...)
+	}
+	w.tail = append(w.tail, p...)
+}
+
+// cachedField matches the number wherever an API puts it: in usage's
+// prompt_tokens_details (chat, completions) or input_tokens_details (responses),
+// or as cache_read_input_tokens (messages). A quote inside a text is escaped, so
+// that what a model says cannot look like it.
+var cachedField = regexp.MustCompile(`(?:^|[^\\])"(?:cached_tokens|cache_read_input_tokens)"\s*:\s*(null|\d{1,9})`)
+
+// cached is the decoder's number, nil when there is none or it is null. Of several
+// the last counts: usage grows during an answer.
+func (w *watcher) cached() *int {
+	for _, part := range [][]byte{w.tail, w.head} {
+		all := cachedField.FindAllSubmatch(part, -1)
+		for i := len(all) - 1; i >= 0; i-- {
+			if n, err := strconv.Atoi(string(all[i][1])); err == nil {
+				return &n
+			}
+		}
+	}
+	return nil
+}

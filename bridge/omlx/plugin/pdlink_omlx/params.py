@@ -1,0 +1,45 @@
+"""Tuned numbers and limits, each with its reason."""
+
+# A body that is planned: a million tokens of text are about 5 MB, of JSON with escapes twice that.
+MAX_BODY = 64 << 20
+
+# Hashes of one call: the longest plan that the receiver takes.
+MAX_HASHES = 1 << 14
+
+# A block file's header: real ones have 65 KB.
+MAX_HEADER = 4 << 20
+
+# Values looked at in each tensor of a block: windows at its begin, middle and end. A stale or half-written page shows
+# itself there; single bits are what the checksums on the way are for.
+SAMPLE_WINDOWS = 3
+SAMPLE_VALUES = 512
+
+# Blocks indexed in one turn of the decoder's executor: each takes about a millisecond, and decoding waits meanwhile.
+EXECUTOR_BATCH = 8
+
+# Seconds that a plan waits for the adoption of blocks that lie in the store and are not indexed: the executor may be in
+# the middle of a prefill chunk, and then the blocks are adopted after the transfer.
+PLAN_ADOPT_WAIT = 2.0
+
+# Seconds that a plan's space stays reserved when no adoption comes: a long prefill takes minutes.
+RESERVATION_SECONDS = 300.0
+
+# Seconds before a canary that failed is tried again: want of memory passes.
+CANARY_RETRY = 60.0
+
+# Seconds between looks for models that were loaded since, so that their canary is made before a request needs it. The
+# first call of an endpoint begins it.
+WATCH_SECONDS = 2.0
+
+# Room of the canary's scratch store; one block is at most tens of megabytes.
+SCRATCH_BYTES = 4 << 30
+
+# Token ids of the canary stay below this: every vocabulary has them.
+CANARY_VOCABULARY = 61
+
+# Hashes remembered as ours, for evict; the oldest go first. 32 bytes each.
+MAX_OURS = 200_000
+
+# Settings, read from the environment because an import hook has no command line.
+ENV_DISABLE = "PDLINK_OMLX_DISABLE"
+ENV_DAILY = "PDLINK_OMLX_DAILY_BYTES"
