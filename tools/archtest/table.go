@@ -20,17 +20,19 @@ func sockets() []string { return []string{"net", "net/http", "os/exec"} }
 func pdlinkImports() map[string]Imports {
 	table := linkImports()
 	maps.Copy(table, productImports())
+	maps.Copy(table, toolImports())
 	return table
 }
 
 // linkImports is the part that moves bytes.
 func linkImports() map[string]Imports {
 	return map[string]Imports{
-		"transport":         {Modules: map[string]string{xxh3: xxh3Why}},
-		"transport/wire":    {Internal: []string{"transport"}, Modules: map[string]string{xxh3: xxh3Why}},
-		"transport/keys":    {Modules: map[string]string{unix: sysWhy}, Tests: []string{"transport/seal"}},
-		"transport/seal":    {Internal: []string{"transport", "transport/wire"}, NoStd: sockets()},
-		"transport/session": {Internal: []string{"transport", "transport/wire"}, Tests: []string{"transport/mem", "transport/transporttest"}},
+		"transport":          {Modules: map[string]string{xxh3: xxh3Why}},
+		"transport/wire":     {Internal: []string{"transport"}, Modules: map[string]string{xxh3: xxh3Why}},
+		"transport/keys":     {Modules: map[string]string{unix: sysWhy}, Tests: []string{"transport/seal"}},
+		"transport/seal":     {Internal: []string{"transport", "transport/wire"}, NoStd: sockets()},
+		"transport/session":  {Internal: []string{"transport", "transport/wire"}, Tests: []string{"transport/mem", "transport/transporttest"}},
+		"transport/failover": {Internal: []string{"transport"}, NoStd: sockets()},
 		"transport/mem": {
 			Internal: []string{"transport", "transport/wire", "transport/session"},
 			Modules:  map[string]string{unix: sysWhy},
@@ -42,18 +44,24 @@ func linkImports() map[string]Imports {
 			Tests:    []string{"transport/mem"},
 		},
 		"tcp": {
-			Internal: []string{"transport", "transport/wire", "transport/session"},
+			Internal: []string{"transport", "transport/wire", "transport/session", "transport/keys", "transport/seal"},
 			Modules:  map[string]string{unix: sysWhy},
 			Tests:    []string{"transport/transporttest"},
 		},
 	}
 }
 
-// productImports is the part that knows what the bytes mean, and the programs.
+// productImports is the part that knows what the bytes mean.
 func productImports() map[string]Imports {
 	return map[string]Imports{
 		"kernels/safetensors": {NoStd: sockets()},
 		"kernels":             {Internal: []string{"kernels/safetensors"}, NoStd: sockets()},
+		"kernels/cuda": {
+			Internal: []string{"kernels"},
+			Modules:  map[string]string{"github.com/ebitengine/purego": "calls libpdproj without cgo, where the machine has it"},
+			Tests:    []string{"kernels/safetensors"},
+			NoStd:    sockets(),
+		},
 		"bridge/omlx": {
 			Internal: []string{"kernels", "kernels/safetensors"},
 			Modules:  map[string]string{unix: sysWhy},
@@ -63,18 +71,33 @@ func productImports() map[string]Imports {
 			Internal: []string{"transport", "kernels"},
 			Modules:  map[string]string{errgroup: syncWhy, semaphore: syncWhy},
 			Tests: []string{
-				"transport/mem", "transport/session", "transport/wire", "transport/transporttest", "bridge/omlx", "kernels/safetensors",
+				"transport/mem", "transport/session", "transport/wire", "transport/transporttest", "transport/failover",
+				"bridge/omlx", "kernels/safetensors",
 			},
+		},
+		"bridge/omlx/plugin": {Internal: []string{"bridge/omlx", "kernels/safetensors"}, NoStd: sockets()},
+		"bridge/front":       {Internal: []string{"transport", "bridge/omlx", "bridge/omlx/plugin"}},
+		"bridge/prefill": {
+			Internal: []string{"transport", "bridge", "bridge/omlx", "kernels", "kernels/safetensors"},
+			Modules:  map[string]string{unix: sysWhy, xxh3: "records in shared memory carry a sum"},
+			Tests:    []string{"transport/mem", "transport/session", "bridge/replay"},
 		},
 		"bridge/replay": {
 			Internal: []string{"transport", "bridge", "bridge/omlx", "kernels", "kernels/safetensors"},
 			Modules:  map[string]string{errgroup: syncWhy},
 			Tests:    []string{"transport/mem", "transport/session", "transport/wire"},
 		},
+	}
+}
+
+// toolImports is the programs and what belongs to them.
+func toolImports() map[string]Imports {
+	return map[string]Imports{
 		"tools/pdlink": {
 			Internal: []string{
 				"transport", "transport/wire", "transport/session", "transport/mem", "tcp",
-				"bridge", "bridge/omlx", "bridge/replay", "kernels", "kernels/safetensors",
+				"bridge", "bridge/omlx", "bridge/replay", "kernels", "kernels/safetensors", "transport/keys", "transport/failover",
+				"tools/linkkeys",
 			},
 			Modules: map[string]string{
 				"github.com/spf13/cobra":            "commands, flags and their help",
@@ -88,14 +111,19 @@ func productImports() map[string]Imports {
 		},
 		"tools/pdperf": {
 			Internal: []string{
-				"transport", "transport/wire", "transport/session", "transport/mem", "tcp", "tools/pdperf/stats", "tools/pdperf/faultproxy",
+				"transport", "transport/wire", "transport/session", "transport/mem", "tcp",
+				"tools/linkkeys", "tools/pdperf/stats", "tools/pdperf/faultproxy",
 			},
 			Modules: map[string]string{"github.com/spf13/cobra": "commands, flags and their help", errgroup: syncWhy, unix: sysWhy},
 		},
 		"tools/pdperf/stats":      {NoStd: sockets()},
 		"tools/pdperf/faultproxy": {},
-		"tools/pdperf/peers":      {Internal: []string{"tools/pdperf/stats"}},
-		"tools/archtest":          {},
-		"tools/archtest/skips":    {},
+		"tools/pdperf/peers":      {Internal: []string{"tools/linkkeys", "tools/pdperf/stats"}},
+		"tools/linkkeys": {
+			Internal: []string{"transport", "transport/keys", "transport/seal"},
+			Modules:  map[string]string{"github.com/spf13/cobra": "flags, their help and completions"},
+		},
+		"tools/archtest":       {},
+		"tools/archtest/skips": {},
 	}
 }
