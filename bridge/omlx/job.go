@@ -18,6 +18,7 @@ type Job struct {
 	layout  *Layout
 	created string
 	closed  atomic.Bool
+	pushing atomic.Bool  // a write-back runs next to the writes
 	room    sync.Mutex   // guards the lowering of limit; comes before a block's mu
 	limit   atomic.Int64 // this block and those behind it were given up
 	blocks  []block
@@ -177,8 +178,7 @@ func (j *Job) write(k int, b *block, off int64, p []byte) (again bool, err error
 		err = diskError(j.push(b, lo, hi))
 	}
 	if err != nil {
-		err = fmt.Errorf("write block %d: %w", k, err)
-		b.dirty.fail(err)
+		err = b.dirty.fail(fmt.Errorf("write block %d: %w", k, err))
 	}
 	return false, err
 }
@@ -212,8 +212,10 @@ func (j *Job) put(k int, b *block, off int64, p []byte) (lo, hi int64, err error
 	return lo, hi, nil
 }
 
-// push starts write-back once enough has gathered. Its errors are those of bytes
-// that were taken before.
+// push starts write-back once enough has gathered: next to the caller, who goes on
+// copying, unless that runs already. Then the disk is behind, and the caller waits
+// with it. Its errors are those of bytes that were taken before. The caller holds
+// b.mu, shared.
 func (j *Job) push(b *block, lo, hi int64) error {
 	if j.store.opt.NoSync {
 		return nil
@@ -222,7 +224,19 @@ func (j *Job) push(b *block, lo, hi int64) error {
 	if size == 0 {
 		return nil
 	}
-	return b.file.writeBack(from, size)
+	if !j.pushing.CompareAndSwap(false, true) {
+		return b.file.writeBack(from, size)
+	}
+	if !b.mu.TryRLock() { // somebody waits to have the block alone
+		j.pushing.Store(false)
+		return b.file.writeBack(from, size)
+	}
+	go func() {
+		defer b.mu.RUnlock()
+		defer j.pushing.Store(false)
+		b.dirty.fail(diskError(b.file.writeBack(from, size))) //nolint:errcheck // kept: Seal reports it
+	}()
+	return nil
 }
 
 // add notes a written range and returns the range to write back once enough has
@@ -242,12 +256,14 @@ func (d *dirtyRange) add(lo, hi int64) (from, size int64) {
 	return d.lo, d.hi - d.lo
 }
 
-func (d *dirtyRange) fail(err error) {
+// fail keeps and returns an error; nil is none.
+func (d *dirtyRange) fail(err error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.err == nil {
 		d.err = err
 	}
+	return err
 }
 
 func (d *dirtyRange) failure() error {
@@ -289,9 +305,8 @@ func (j *Job) Sync(k int) error {
 		return nil
 	}
 	if err := b.file.sync(durable); err != nil {
-		err = fmt.Errorf("sync block %d: %w", k, diskError(err))
-		b.dirty.fail(err) // a failed sync may have dropped dirty pages
-		return err
+		// A failed sync may have dropped dirty pages.
+		return b.dirty.fail(fmt.Errorf("sync block %d: %w", k, diskError(err)))
 	}
 	return nil
 }

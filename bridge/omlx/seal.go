@@ -102,17 +102,15 @@ func (j *Job) finish(k int, b *block) error {
 	if err := j.compose(k, b); err != nil {
 		return err
 	}
-	if err := j.verify(k, b); err != nil {
+	if !j.store.opt.NoSync { // the disk works on the last bytes while they are checked
+		if err := b.file.writeBack(0, j.fileSize(k, b)); err != nil {
+			return b.dirty.fail(err)
+		}
+	}
+	if err := j.verify(k, b); err != nil || j.store.opt.NoSync {
 		return err
 	}
-	if j.store.opt.NoSync {
-		return nil
-	}
-	err := b.file.sync(ordered)
-	if err != nil {
-		b.dirty.fail(err)
-	}
-	return err
+	return b.dirty.fail(b.file.sync(ordered))
 }
 
 // verify reads back everything that this package wrote by itself.
