@@ -38,21 +38,9 @@ type part interface {
 	allocate(size int64) error
 	// writeBack starts writing a range to the device without waiting.
 	writeBack(off, n int64) error
-	// sync waits until the promise holds for the file's bytes.
-	sync(p promise) error
+	// sync waits until the file's bytes are durable.
+	sync() error
 }
-
-// promise is what a power cut cannot do to bytes any more.
-type promise int
-
-const (
-	// ordered: they are not lost unless whatever was written after them, the file's
-	// final name above all, is lost too. Once the directory is durable, after the
-	// name was given, they are. Where orderedIsDurable they are at once.
-	ordered promise = iota
-	// durable: they are not lost.
-	durable
-)
 
 // errHeld reports a temporary name that a live writer holds, or something that
 // nobody but its owner may judge.
@@ -165,12 +153,7 @@ type osPart struct{ *os.File }
 
 func (p osPart) allocate(size int64) error    { return allocate(p.File, size) }
 func (p osPart) writeBack(off, n int64) error { return writeBack(p.File, off, n) }
-func (p osPart) sync(what promise) error {
-	if what == ordered {
-		return dataOrder(p.File)
-	}
-	return dataSync(p.File)
-}
+func (p osPart) sync() error                  { return dataSync(p.File) }
 
 // diskError adds ErrNoSpace to an error that means a full disk or quota, and the
 // remedy to a missing right.

@@ -29,35 +29,11 @@ func allocate(f *os.File, size int64) error {
 // writeBack does nothing: macOS has no call that only starts write-back.
 func writeBack(*os.File, int64, int64) error { return nil }
 
-// orderedIsDurable: a barrier leaves the bytes in the drive's cache. F_FULLFSYNC of
-// the directory, which follows the name, empties that for all blocks of a group at
-// once: it costs milliseconds, whatever it is asked for, and a barrier much less.
-const orderedIsDurable = false
-
-// dataOrder hands the bytes to the drive and keeps it from writing anything later
-// before them. File systems that have no barrier get everything.
-func dataOrder(f *os.File) error {
-	for {
-		_, err := unix.FcntlInt(f.Fd(), unix.F_BARRIERFSYNC, 0)
-		switch {
-		case err == nil:
-			return nil
-		case noBarrier(err):
-			return dataSync(f)
-		case !errors.Is(err, unix.EINTR):
-			return os.NewSyscallError("fcntl F_BARRIERFSYNC", err)
-		}
-	}
-}
-
-// noBarrier reports an error that says that there is no such call for the file,
-// as opposed to bytes that could not be written.
-func noBarrier(err error) bool {
-	return errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EINVAL)
-}
-
 // dataSync makes the file durable. Sync is F_FULLFSYNC here, which empties the
-// drive's own cache too, and fsync on network file systems, which lack it.
+// drive's own cache too, and fsync on network file systems, which lack it. A
+// barrier for each file and F_FULLFSYNC for a group's directory would be less work
+// for the drive, but rests on what a directory's F_FULLFSYNC covers, which Apple
+// does not document.
 func dataSync(f *os.File) error { return f.Sync() }
 
 // renameNew renames without ever replacing; file systems that lack the flag get

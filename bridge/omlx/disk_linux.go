@@ -31,12 +31,6 @@ func writeBack(f *os.File, off, n int64) error {
 	return os.NewSyscallError("sync_file_range", err)
 }
 
-// orderedIsDurable: Linux has no weaker promise than fdatasync that keeps a name
-// from being durable before the bytes.
-const orderedIsDurable = true
-
-func dataOrder(f *os.File) error { return dataSync(f) }
-
 // dataSync makes the bytes durable, and the metadata needed to read them.
 func dataSync(f *os.File) error {
 	for {

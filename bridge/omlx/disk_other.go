@@ -10,11 +10,6 @@ func allocate(f *os.File, size int64) error { return f.Truncate(size) }
 // writeBack does nothing: there is no portable way to only start write-back.
 func writeBack(*os.File, int64, int64) error { return nil }
 
-// orderedIsDurable: there is no portable weaker promise.
-const orderedIsDurable = true
-
-func dataOrder(f *os.File) error { return dataSync(f) }
-
 // dataSync makes the file durable.
 func dataSync(f *os.File) error { return f.Sync() }
 

@@ -86,7 +86,7 @@ func (p *faultPart) allocate(size int64) error {
 	return p.part.allocate(size)
 }
 
-func (p *faultPart) sync(promise) error {
+func (p *faultPart) sync() error {
 	if err := p.disk.fault("sync"); err != nil {
 		return err
 	}

@@ -301,10 +301,10 @@ func (j *Job) Sync(k int) error {
 	}
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	if b.file == nil || j.store.opt.NoSync || (b.state == stateSealed && orderedIsDurable) {
+	if b.file == nil || j.store.opt.NoSync || (b.state == stateSealed) {
 		return nil
 	}
-	if err := b.file.sync(durable); err != nil {
+	if err := b.file.sync(); err != nil {
 		// A failed sync may have dropped dirty pages.
 		return b.dirty.fail(fmt.Errorf("sync block %d: %w", k, diskError(err)))
 	}

@@ -110,7 +110,7 @@ func (j *Job) finish(k int, b *block) error {
 	if err := j.verify(k, b); err != nil || j.store.opt.NoSync {
 		return err
 	}
-	return b.dirty.fail(b.file.sync(ordered))
+	return b.dirty.fail(b.file.sync())
 }
 
 // verify reads back everything that this package wrote by itself.

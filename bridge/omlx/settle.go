@@ -19,14 +19,15 @@ type commits struct {
 type commit struct {
 	turn sync.Mutex // held by the round that runs
 
-	mu   sync.Mutex // guards next
+	mu   sync.Mutex // guards next and its waiting
 	next *round     // has not begun: whoever joins it is served by it
 }
 
 // round is one synchronisation.
 type round struct {
-	done chan struct{} // closed when err is set
-	err  error
+	waiting int           // calls that it serves
+	done    chan struct{} // closed when err is set
+	err     error
 }
 
 // run returns when a call of sync that began after run did has ended, with its
@@ -34,11 +35,12 @@ type round struct {
 func (c *commit) run(sync func() error) error {
 	c.mu.Lock()
 	if r := c.next; r != nil {
+		r.waiting++
 		c.mu.Unlock()
 		<-r.done
 		return r.err
 	}
-	r := &round{done: make(chan struct{})}
+	r := &round{waiting: 1, done: make(chan struct{})}
 	c.next = r
 	c.mu.Unlock()
 	c.turn.Lock()
