@@ -108,6 +108,28 @@ bench-tcp: build ## pdperf, its floor, iperf3, UCX, NIXL and Mooncake side by si
 	$(GOBUILD) -o $(BUILD)/pdperf-peers ./tools/pdperf/peers
 	$(BUILD)/pdperf-peers -dir $(BUILD)/peers -pdperf $(BUILD)/pdperf -out $(BUILD)/peers/bench.jsonl $(PEERS)
 
+.PHONY: bench-store
+bench-store: build ## the block store against raw writes, its tail, read-back, and behind a 10 Gbit/s link (root, fio)
+	$(GO) test -run '^$$' -bench 'Store|Tail|ReadBack' -benchtime 20x -timeout $(BENCH_TIMEOUT) ./bridge/omlx
+	tools/pdperf/peers/store.sh $(BUILD)/pdlink $(BUILD) 10gbit
+	tools/pdperf/peers/store.sh $(BUILD)/pdlink $(BUILD) lo
+
+.PHONY: cuda
+cuda: ## the CUDA projection for all GPUs, x86-64 and arm64, and what of its tests needs no GPU (nvcc from PATH or PyPI)
+	kernels/cuda/build.sh $(BUILD)/cuda all
+	GO='$(GO)' kernels/cuda/test.sh $(BUILD)/cuda host
+	GO='$(GO)' QEMU='$(QEMU)' kernels/cuda/test.sh $(BUILD)/cuda arm64
+
+.PHONY: cuda-test
+cuda-test: ## the same on a GPU against the reference; without one it lists what was not run
+	kernels/cuda/build.sh $(BUILD)/cuda lib
+	GO='$(GO)' kernels/cuda/test.sh $(BUILD)/cuda gpu
+
+.PHONY: cuda-bench
+cuda-bench: ## on a GPU: the projection against the bare matrix products
+	kernels/cuda/build.sh $(BUILD)/cuda bench
+	$(BUILD)/cuda/bench all
+
 .PHONY: lint
 lint: lint-mod lint-go lint-vet lint-python ## go.mod, formatting, vet on all platforms, golangci-lint, ruff
 

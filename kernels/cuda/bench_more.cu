@@ -1,0 +1,220 @@
+#include "bench.cuh"
+#include "epilogue.cuh"
+
+#include <string.h>
+
+namespace bench {
+
+// Keys and values of a usual model: 8 heads of 128, pages of 16 tokens, against the
+// plain copy of as many bytes to pinned memory.
+void measure_kv() {
+	pdproj_error err = {};
+	const int heads = 8, dim = 128, page = 16, kv_block = 256, tokens = 8192, blocks = 8, kv_layers = 16;
+	const int64_t pages = tokens / page, run = 2 * dim, each = (int64_t)heads * kv_block * run;
+	const int64_t layer_bytes = 2ll * tokens * heads * run;
+	uint8_t *cache, *host;
+	CHECK(cudaMalloc(&cache, layer_bytes * kv_layers));
+	CHECK(cudaMemset(cache, 7, layer_bytes * kv_layers));
+	CHECK(pdproj_alloc(0, layer_bytes * kv_layers, 1, (void **)&host, &err));
+	std::vector<int32_t> order(pages);
+	for (int64_t i = 0; i < pages; i++) order[i] = (int32_t)(i * 181 % pages);
+	int32_t *table;
+	CHECK(cudaMalloc(&table, 4 * pages));
+	CHECK(cudaMemcpy(table, order.data(), 4 * pages, cudaMemcpyHostToDevice));
+	cudaStream_t s;
+	CHECK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+	pdproj_kv *h;
+	CHECK(pdproj_kv_create(0, 256 << 20, 0, &h, &err));
+	std::vector<double> plain, gathered;
+	for (int round = 0; round < 25; round++) {
+		CHECK(cudaStreamSynchronize(s));
+		double begin = now_us();
+		for (int i = 0; i < kv_layers; i++) CHECK(cudaMemcpyAsync(host + i * layer_bytes, cache + i * layer_bytes, layer_bytes, cudaMemcpyDeviceToHost, s));
+		CHECK(cudaStreamSynchronize(s));
+		const double copy = now_us() - begin;
+		begin = now_us();
+		uint64_t ticket = 0;
+		for (int i = 0; i < kv_layers; i++) {
+			pdproj_paged src[2];
+			for (int w = 0; w < 2; w++) {
+				// [pages, heads, page, 2*dim]: K and V beside each other.
+				src[w] = {cache + i * layer_bytes + w * run, 2 * page * heads * run, 2 * run, 2 * page * run, page, (int32_t)pages, heads, (int32_t)run};
+			}
+			for (int b = 0; b < tokens / kv_block; b += blocks) {
+				void *dst[2 * blocks];
+				for (int j = 0; j < 2 * blocks; j++) dst[j] = host + i * layer_bytes + (2 * b + j) * each;
+				CHECK(pdproj_kv_gather(h, src, 2, table, (int64_t)b * kv_block, kv_block, blocks, dst, &ticket, s, &err));
+			}
+		}
+		CHECK(pdproj_kv_wait(h, ticket, &err));
+		const double ours = now_us() - begin;
+		if (round >= 5) plain.push_back(copy), gathered.push_back(ours);
+	}
+	const double gb = layer_bytes * kv_layers / 1e3;
+	printf("\nkv gather, %d layers, %d tokens, %.0f MB: plain copy to pinned memory %.2f GB/s, gathered %.2f GB/s, %.3f\n", kv_layers, tokens,
+		layer_bytes * kv_layers / 1e6, gb / median(plain), gb / median(gathered), median(plain) / median(gathered));
+	pdproj_kv_destroy(h);
+	CHECK(cudaStreamDestroy(s));
+	CHECK(cudaFree(cache));
+	CHECK(cudaFree(table));
+	CHECK(pdproj_free(host, 1, &err));
+}
+
+namespace {
+
+uint64_t digest(uint64_t h, const void *at, size_t n) {
+	const uint8_t *p = (const uint8_t *)at;
+	for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * 0x100000001B3ull;
+	return h;
+}
+
+struct Job {
+	pdproj_request *r;
+	int64_t position;
+	int layer;
+	bool given_up;
+};
+
+} // namespace
+
+// Eight requests take turns with chunks of random length; some are given up. Device
+// memory must not move after the first minute's tenth.
+void soak(double minutes) {
+	pdproj_error err = {};
+	const int most = 4096;
+	const std::vector<int> ratios = {0, 4, 128, 4, 128, 0};
+	cudaStream_t s[3];
+	for (auto &v : s) CHECK(cudaStreamCreateWithFlags(&v, cudaStreamNonBlocking));
+	uint16_t *x = random_rows((size_t)most * hidden, 1, 0, 3);
+	Model m = make_model(ratios, most, 8, 0);
+	Slots slots = make_slots(m, most / block + 1);
+	uint64_t seed = 1, calls = 0, finished = 0, aborted = 0;
+	auto random = [&](uint64_t n) {
+		seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+		return (seed >> 33) % n;
+	};
+	Job jobs[8] = {};
+	const double begin = now_us(), end = begin + minutes * 60e6;
+	size_t least = 0, free0 = 0, total;
+	double next = begin;
+	for (double t = begin; t < end; t = now_us()) {
+		Job &j = jobs[random(8)];
+		if (!j.r) {
+			CHECK(pdproj_request_create(m.h, &j.r, &err));
+			j.position = 0, j.layer = 0;
+		}
+		const int n = 1 + (int)random(most);
+		const cudaStream_t on = s[random(3)];
+		uint64_t ticket = 0;
+		for (j.layer = 0; j.layer < (int)ratios.size(); j.layer++) {
+			const int blocks = (int)((j.position + n - 1) / block - j.position / block) + 1;
+			CHECK(pdproj_project(m.h, j.r, j.layer, x, n, j.position, slots.dst[j.layer].data(), blocks, nullptr, 0, nullptr, &ticket, on, &err));
+			calls++;
+			if (random(200) == 0) break; // given up between layers
+		}
+		j.position += n;
+		const bool done = j.position > 60000, gone = j.layer < (int)ratios.size();
+		if (done || gone) {
+			pdproj_request_free(m.h, j.r);
+			j.r = nullptr;
+			(done && !gone ? finished : aborted)++;
+		}
+		if (random(4) == 0) CHECK(pdproj_wait(m.h, ticket, &err));
+		if (t < next) continue;
+		next = t + 10e6;
+		CHECK(cudaDeviceSynchronize());
+		size_t f;
+		CHECK(cudaMemGetInfo(&f, &total));
+		if (free0 == 0 && t > begin + 6e6) free0 = least = f;
+		if (f < least) least = f;
+		printf("%5.0f s: %llu calls, %llu requests finished, %llu given up, %zu bytes of device memory free\n", (t - begin) / 1e6,
+			(unsigned long long)calls, (unsigned long long)finished, (unsigned long long)aborted, f);
+	}
+	CHECK(cudaDeviceSynchronize());
+	printf("soak: %s (least free %zu, at first %zu)\n", least == free0 ? "flat" : "NOT FLAT", least, free0);
+	free_slots(&slots);
+	free_model(&m);
+	CHECK(cudaFree(x));
+}
+
+// Cases small enough for compute-sanitizer: every kernel, whole and cut, staged and
+// direct; the digests must agree.
+void small_cases() {
+	pdproj_error err = {};
+	cudaStream_t s;
+	CHECK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+	const int n = 2048 + 300;
+	uint16_t *x = random_rows((size_t)n * hidden, 1, 0, 3);
+	uint64_t want = 0;
+	for (uint32_t flags : {0u, (unsigned)PDPROJ_SERIAL, (unsigned)PDPROJ_DIRECT}) {
+		Model m = make_model({0, 4, 128}, n, 2, flags);
+		for (int cut : {n, 700, 133}) {
+			for (int layer = 0; layer < 3; layer++) CHECK(pdproj_prepare(m.h, layer, x, cut, 0, &err));
+			Slots slots = make_slots(m, 2);
+			memset(slots.at, 0, 2 * slots.bytes);
+			pdproj_request *r;
+			CHECK(pdproj_request_create(m.h, &r, &err));
+			uint64_t ticket = 0, h = 0xcbf29ce484222325ull;
+			for (int layer = 0; layer < 3; layer++) {
+				for (int at = 0; at < n; at += cut) {
+					const int rows = at + cut > n ? n - at : cut;
+					const int b = at / block, blocks = (at + rows - 1) / block - b + 1;
+					CHECK(pdproj_project(m.h, r, layer, x + (size_t)at * hidden, rows, at, slots.dst[layer].data() + b, blocks, nullptr, 0, nullptr, &ticket, s, &err));
+				}
+			}
+			CHECK(pdproj_wait(m.h, ticket, &err));
+			h = digest(h, slots.at, 2 * slots.bytes);
+			if (!want) want = h;
+			printf("small, flags %u, chunks of %d: %016llx %s\n", flags, cut, (unsigned long long)h, h == want ? "equal" : "DIFFERENT");
+			if (h != want) exit(1);
+			pdproj_request_free(m.h, r);
+			free_slots(&slots);
+		}
+		free_model(&m);
+	}
+	CHECK(cudaStreamDestroy(s));
+	CHECK(cudaFree(x));
+}
+
+// The kernels alone, for racecheck: the tool fails on the products of cuBLASLt. Rows
+// follow each other in three cuts, so that the carries are read and written.
+void kernels_alone() {
+	pdproj_error err = {};
+	const int most = 2048 + 300;
+	uint16_t *y = random_rows((size_t)most * 2560, 1, 0, 1), *yw = random_rows(256 * 512, 1, 0, 2), *norm = random_rows(4096, 0.2f, 1, 3);
+	uint16_t *bias = random_rows(4 * 2048, 0.7f, 0, 4);
+	uint8_t *memory, *out;
+	CHECK(cudaMalloc(&memory, 4 << 20));
+	CHECK(cudaMemset(memory, 0, 4 << 20));
+	CHECK(cudaMalloc(&out, 2 << 20));
+	for (int ratio : {4, 128, 0}) {
+		uint16_t *carry = (uint16_t *)memory, *next = carry + 128 * 2560;
+		for (int first = 0, n = 133; first + n <= most; first += n, n = first < 400 ? 301 : block - 434) {
+			pd::Epilogue e;
+			memset(&e, 0, sizeof e);
+			e.y = y, e.yw = yw, e.carry = carry, e.next = ratio == 4 ? next : carry;
+			e.raw = (uint16_t *)(memory + (2 << 20)), e.tickets = (unsigned *)(memory + (3 << 20)), e.window_norm = norm;
+			e.inv = (const float *)(memory + (3 << 20) + 4096);
+			e.comp = {(const float *)(memory + (3 << 20) + 8192), bias, norm, 512, 0, ratio == 4 ? 1024 : 512, pd::pooled, pd::prev_kv, pd::prev_gate, 1.0 / 512};
+			e.index = {nullptr, bias, norm, 128, 2048, 2304, pd::idx_pooled, pd::idx_prev_kv, pd::idx_prev_gate, 1.0 / 128};
+			e.first = first, e.n = n, e.width = ratio == 4 ? 2560 : 1024, e.dim = 512, e.window = 128, e.block_tokens = block, e.rope = 64, e.eps = 1e-6f;
+			e.window_part = 1.0 / 512;
+			if (ratio) {
+				e.windows = (first + n) / ratio - first / ratio, e.windows_at = first / ratio * ratio - first;
+				e.windows_row = first / ratio % (block / ratio), e.windows_each = block / ratio;
+			}
+			if (first + n >= block) e.kept = e.kept_before = 128;
+			for (int i = 0; i < pd::powers; i++) e.powers[i] = pd::power(i);
+			const int64_t at[pd::arrays] = {0, 131072, 655360, 663552, 671744, 802816, 804864, 806912};
+			for (int a = 0; a < pd::arrays; a++) e.offset[a] = at[a];
+			e.dst[0] = out, e.dst[1] = out + (1 << 20);
+			CHECK(pd::launch(e, ratio, nullptr));
+			CHECK(cudaDeviceSynchronize());
+			if (ratio == 4) std::swap(carry, next);
+			printf("alone, ratio %d: rows %d to %d, %d pooled\n", ratio, first, first + n, e.windows);
+		}
+	}
+	for (void *p : {(void *)y, (void *)yw, (void *)norm, (void *)bias, (void *)memory, (void *)out}) CHECK(cudaFree(p));
+}
+
+} // namespace bench

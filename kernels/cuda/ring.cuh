@@ -1,0 +1,83 @@
+// How finished bytes leave the device: staging memory used in turn, one copy
+// stream, and an event for each call.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <pthread.h>
+#include <stdint.h>
+
+#include "pdproj.h"
+
+namespace pd {
+
+int fail(pdproj_error *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+int fail_cuda(pdproj_error *err, cudaError_t e, const char *what);
+
+// Makes a device current for a call and the caller's own current again after it.
+class On {
+public:
+	explicit On(int device) : before_(-1) {
+		int now = -1;
+		if (cudaGetDevice(&now) == cudaSuccess && now != device && cudaSetDevice(device) == cudaSuccess) before_ = now;
+	}
+	~On() {
+		if (before_ >= 0) cudaSetDevice(before_);
+	}
+	On(const On &) = delete;
+	On &operator=(const On &) = delete;
+
+private:
+	int before_;
+};
+
+class Locked {
+public:
+	explicit Locked(pthread_mutex_t *m) : m_(m) { pthread_mutex_lock(m_); }
+	~Locked() { pthread_mutex_unlock(m_); }
+	Locked(const Locked &) = delete;
+	Locked &operator=(const Locked &) = delete;
+
+private:
+	pthread_mutex_t *m_;
+};
+
+// One contiguous copy from staging to its destination.
+struct Range {
+	uint8_t *to;
+	const uint8_t *from;
+	int64_t bytes;
+};
+
+// Events of the calls that may still be in flight. A call more than this many
+// behind the newest is looked up under a newer one.
+constexpr unsigned tickets = 512;
+
+struct Ring {
+	uint8_t *memory; // device staging, null in direct mode
+	uint64_t size;
+	uint64_t head;         // next free byte, counted without end
+	cudaStream_t copies;   // null in direct mode
+	cudaEvent_t produced;  // the newest call's kernels
+	cudaEvent_t done[tickets];
+	uint64_t begins[tickets]; // where the call's bytes begin, counted as head
+	uint64_t begin;           // the same of the call at hand
+	uint64_t issued;       // tickets given out; the newest is this number
+	uint64_t finished;     // all up to this one are known to be done
+	uint64_t reused;       // all up to this one have left their staging before what is enqueued now
+	cudaStream_t stream;   // of the newest call
+	bool used;
+};
+
+int open_ring(Ring *r, uint64_t staging, bool direct, pdproj_error *err);
+void close_ring(Ring *r);
+
+// Orders the call behind earlier ones if they used another stream.
+cudaError_t follow(Ring *r, cudaStream_t stream);
+// Takes bytes of staging for a call; later work on the stream may write there.
+cudaError_t take(Ring *r, uint64_t bytes, cudaStream_t stream, uint8_t **out);
+// Ends a call: copies the ranges behind what the stream holds now and issues a ticket.
+cudaError_t finish(Ring *r, Range *ranges, int n, cudaStream_t stream, uint64_t *ticket);
+int done(Ring *r, uint64_t ticket, pdproj_error *err);
+int wait(Ring *r, pthread_mutex_t *lock, uint64_t ticket, pdproj_error *err);
+
+} // namespace pd
