@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"testing"
 
 	"pdlink/transport"
@@ -276,11 +277,21 @@ func TestRevocationEndsCalls(t *testing.T) {
 	if err := a.WriteControl(make([]byte, 100)); !errors.Is(err, keys.ErrUnknownPeer) {
 		t.Errorf("write control: %v", err)
 	}
-	a.Close()
-	if _, err := a.ReadControl(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("read control after close: %v", err)
+	closed := make(chan struct{})
+	go func() { a.Close(); close(closed) }()
+	msg, err := b.ReadControl()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, err := wire.Decode(msg); err != nil || !strings.HasPrefix(m.(*wire.Bye).Reason, "revoked: ") {
+		t.Errorf("the peer hears %v, %v", m, err)
 	}
 	if _, err := b.ReadControl(); !errors.Is(err, io.EOF) {
 		t.Errorf("the peer reads %v", err)
+	}
+	b.Close()
+	<-closed
+	if _, err := a.ReadControl(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("read control after close: %v", err)
 	}
 }

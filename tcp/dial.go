@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"time"
@@ -16,13 +17,19 @@ import (
 	"pdlink/transport/wire"
 )
 
+// ErrTurnedAway is wrapped, with ErrLost, by the error of a Dial that the other end
+// ended with a reason: it is there, and trying again at once is of no use.
+var ErrTurnedAway = errors.New("tcp: turned away")
+
 // Dial connects to a listener at addr ("host:port"). When the host has several
 // addresses they are tried in turn. Errors: ErrInsecure for an address that is
 // not loopback where the link has no keys, and where the two ends' keys do not
 // fit (keys.ErrUnknownPeer, keys.ErrRefused and keys.ErrNoKeys say how);
-// ErrIncompatible, ErrLost (the peer hung up during the handshake), ErrProtocol
-// (it is no pdlink), the context's, and what the network said. An attempt that
-// takes longer than DialTimeout ends with context.DeadlineExceeded.
+// ErrIncompatible, ErrLost (the peer hung up during the handshake: with
+// ErrTurnedAway it said why, and where it had said nothing at all this is the
+// second time), ErrProtocol (it is no pdlink), the context's, and what the network
+// said. An attempt that takes longer than DialTimeout ends with
+// context.DeadlineExceeded.
 func (l *Link) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	if err := l.wants(); err != nil {
 		return nil, fmt.Errorf("tcp: dial %s: %w", addr, err)
@@ -59,7 +66,7 @@ func (l *Link) wants() error {
 		return fmt.Errorf("%w: peer %q is wanted and the link has no keys", transport.ErrInvalid, l.o.Peer)
 	}
 	if _, err := l.o.Keys.ClientConfig(l.o.Peer); err != nil {
-		return fmt.Errorf("%w: %w", transport.ErrInsecure, err)
+		return keysError{err}
 	}
 	return nil
 }
@@ -119,7 +126,10 @@ func (l *Link) dialSocket(ctx context.Context, a netip.AddrPort) (socket, error)
 // check looks at a socket's addresses and sets the link's options on it.
 func (l *Link) check(c socket) error {
 	if l.unix {
-		return nil // who may connect is a matter of the file's mode
+		if l.o.Keys == nil {
+			return checkUser(c)
+		}
+		return nil
 	}
 	if l.o.Keys == nil {
 		if err := checkSocket(c); err != nil {
@@ -130,8 +140,30 @@ func (l *Link) check(c socket) error {
 }
 
 // connect does the handshake on c, a fresh control socket, gets the lanes from
-// dial and starts the session. It owns c.
-func (l *Link) connect(ctx context.Context, c socket, dial func(context.Context) (socket, error)) (conn transport.Conn, err error) {
+// dial and starts the session. It owns c. When the other end hangs up before it has
+// said anything, as a listener does that strangers flood, it tries once more with a
+// socket from dial.
+func (l *Link) connect(ctx context.Context, c socket, dial func(context.Context) (socket, error)) (transport.Conn, error) {
+	conn, early, err := l.handshakes(ctx, c, dial)
+	if !early {
+		return conn, err
+	}
+	select {
+	case <-time.After(retryPause + rand.N(retryPause)):
+	case <-ctx.Done():
+		return nil, err
+	}
+	c, e := dial(ctx)
+	if e != nil {
+		return nil, errors.Join(err, e)
+	}
+	conn, _, err = l.handshakes(ctx, c, dial)
+	return conn, err
+}
+
+// handshakes is one attempt of connect. early reports that the other end hung up
+// before its hello, without a word.
+func (l *Link) handshakes(ctx context.Context, c socket, dial func(context.Context) (socket, error)) (conn transport.Conn, early bool, err error) {
 	a := &arrival{ctl: newControl(c, wire.MaxHello), opts: l.session()}
 	defer func() {
 		if err != nil {
@@ -139,26 +171,54 @@ func (l *Link) connect(ctx context.Context, c socket, dial func(context.Context)
 		}
 	}()
 	if err := l.meet(ctx, a); err != nil {
-		return nil, err
+		return nil, errors.Is(err, transport.ErrLost) && !errors.Is(err, ErrTurnedAway), err
 	}
 	for i := range a.agreed.Lanes {
 		s, err := dial(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("lane %d: %w", i, err)
+			return nil, false, fmt.Errorf("lane %d: %w", i, err)
 		}
 		a.lanes = append(a.lanes, s)
 		if err := bindLane(ctx, s, a.agreed.Token, i, a.guard); err != nil {
-			return nil, fmt.Errorf("lane %d: %w", i, err)
+			return nil, false, fmt.Errorf("lane %d: %w", i, err)
 		}
 	}
-	return l.start(a)
+	conn, err = l.start(a)
+	return conn, false, err
+}
+
+// hearing is a control channel that remembers whether the peer said farewell.
+type hearing struct {
+	*control
+	bye bool
+}
+
+// ReadControl implements session.Control.
+func (h *hearing) ReadControl() ([]byte, error) {
+	msg, err := h.control.ReadControl()
+	if err == nil {
+		_, kind, e := wire.ControlLength(msg)
+		h.bye = e == nil && kind == wire.TypeBye
+	}
+	return msg, err
+}
+
+// hello exchanges hellos as the client.
+func (l *Link) hello(ctx context.Context, a *arrival) (err error) {
+	h := &hearing{control: a.ctl}
+	a.agreed, err = shake(ctx, a.ctl.sock, h, session.Client, &a.opts)
+	// After another error a goroutine may still be reading.
+	if errors.Is(err, transport.ErrLost) && h.bye {
+		return fmt.Errorf("%w: %w", ErrTurnedAway, err)
+	}
+	return err
 }
 
 // meet does the client's handshakes on the control socket: with keys the one of
 // TLS, then the hellos.
 func (l *Link) meet(ctx context.Context, a *arrival) (err error) {
 	if l.o.Keys == nil {
-		if a.agreed, err = shake(ctx, a.ctl, session.Client, &a.opts); err != nil {
+		if err := l.hello(ctx, a); err != nil {
 			return err
 		}
 		if seal.Named(a.agreed.PeerFeatures) {
@@ -171,7 +231,7 @@ func (l *Link) meet(ctx context.Context, a *arrival) (err error) {
 	if err != nil {
 		return fmt.Errorf("handshake: %w", err)
 	}
-	a.agreed, err = shake(ctx, a.ctl, session.Client, &a.opts)
+	err = l.hello(ctx, a)
 	if keys.Refused(err) { // the server's word on this end's key comes now
 		err = l.explain(sock, err)
 	}
@@ -233,13 +293,14 @@ func (l *Link) start(a *arrival) (transport.Conn, error) {
 		f.Sealed = a.guard.sealed()
 		f.ZeroCopy = !f.Sealed
 	}
+	d.done = a.done
 	return &conn{Conn: session.New(d, a.agreed, a.opts, f), d: d}, nil
 }
 
-// shake runs the session's handshake on a control channel, bounded by ctx. When
-// it fails the caller closes the socket.
-func shake(ctx context.Context, ctl *control, role session.Role, o *session.Options) (a session.Agreement, err error) {
-	err = bounded(ctx, ctl.sock, func() error {
+// shake runs the session's handshake on a control channel over c, bounded by ctx.
+// When it fails the caller closes the socket.
+func shake(ctx context.Context, c net.Conn, ctl session.Control, role session.Role, o *session.Options) (a session.Agreement, err error) {
+	err = bounded(ctx, c, func() error {
 		a, err = session.Handshake(ctx, ctl, role, o)
 		return err
 	})

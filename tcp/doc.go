@@ -44,7 +44,9 @@
 // Before a peer has proven that it speaks the protocol, and with keys who it is,
 // it costs the listener one socket, one bounded buffer and one goroutine for a
 // bounded time, and the number of such peers is bounded: when there are too many,
-// the one that has waited longest is dropped.
+// one of the host that has the most is dropped, those that have said nothing
+// first. A peer with keys has so many connections (Options.MaxPerPeer) and no more.
+// A Unix socket without keys connects processes of one user.
 //
 // # Close
 //

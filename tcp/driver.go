@@ -11,6 +11,7 @@ import (
 
 	"pdlink/transport"
 	"pdlink/transport/session"
+	"pdlink/transport/wire"
 )
 
 // driver is a control socket and its lanes. It implements session.Driver and
@@ -32,6 +33,7 @@ type driver struct {
 	revoked  atomic.Pointer[error] // why it ended, when the peer's right did
 	quit     chan struct{}         // closed by Close
 	watching sync.WaitGroup
+	done     func() // called by Close; may be nil
 }
 
 var _ session.Driver = (*driver)(nil)
@@ -68,11 +70,28 @@ func (d *driver) protect(g *guard) error {
 		case <-g.peer.Revoked:
 			err := g.errGone()
 			d.revoked.Store(&err)
-			d.interrupt()
+			d.dismiss()
 		case <-d.quit:
 		}
 	})
 	return nil
+}
+
+// dismiss ends the connection with a peer that was revoked: nothing more is read,
+// and it is told why, where it still reads.
+func (d *driver) dismiss() {
+	for i := range d.lanes {
+		d.lanes[i].conn.SetDeadline(past()) //nolint:errcheck // a dead socket unblocks by itself
+	}
+	// The reader ends now. A writer that is at work gets a moment, so that its
+	// message is whole and the last one can follow.
+	d.ctl.sock.SetWriteDeadline(time.Now().Add(byeTime)) //nolint:errcheck // as above
+	d.ctl.sock.SetReadDeadline(past())                   //nolint:errcheck // as above
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	if msg, err := wire.AppendBye(nil, &wire.Bye{Reason: byeRevoked}); err == nil {
+		d.ctl.WriteControl(msg) //nolint:errcheck // best effort
+	}
 }
 
 // interrupt makes every call on a socket return.
@@ -87,8 +106,11 @@ func (d *driver) interrupt() {
 func (d *driver) WriteControl(msg []byte) error {
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	if d.closed.Load() {
+	switch {
+	case d.closed.Load():
 		return net.ErrClosed
+	case d.revoked.Load() != nil: // nothing follows the farewell
+		return *d.revoked.Load()
 	}
 	return d.why(d.ctl.WriteControl(msg))
 }
@@ -159,11 +181,14 @@ func (d *driver) Close() error {
 	d.interrupt()
 	d.reading.Lock()
 	d.writing.Lock()
-	if !d.ended && d.revoked.Load() == nil {
+	if !d.ended || d.revoked.Load() != nil {
 		lingerClose(d.ctl, d.linger, lingerBytes)
 	}
 	d.writing.Unlock()
 	d.reading.Unlock()
+	if d.done != nil {
+		defer d.done()
+	}
 	errs := []error{closeSocket(d.ctl.sock)}
 	for i := range d.lanes {
 		errs = append(errs, closeSocket(d.lanes[i].conn))

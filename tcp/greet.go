@@ -15,12 +15,14 @@ import (
 	"pdlink/transport/wire"
 )
 
-// errNobody ends a connection that the listener's owner did not accept in time.
-var errNobody = errors.New("tcp: nobody accepted the connection")
+// errNobody ends a connection that the listener's owner has no time for.
+var errNobody = errors.New("tcp: nobody accepts connections: too many are waiting")
 
 // greet finds out what a fresh socket is for, and reports when it comes to
-// nothing. It owns c and one of the rooms.
+// nothing. It owns c and one of the rooms, which it gives back when nothing of the
+// peer is left here, or a connection has come of it.
 func (s *listener) greet(c socket) {
+	defer func() { <-s.rooms }()
 	ctx, cancel := context.WithTimeout(s.ctx, s.link.o.Session.HandshakeTimeout)
 	defer cancel()
 	err := s.receive(ctx, c)
@@ -45,9 +47,7 @@ type visitor struct {
 // c when it fails.
 func (s *listener) receive(ctx context.Context, c socket) error {
 	v := visitor{ctl: newControl(c, wire.MaxHello)}
-	err := s.visit(ctx, &v)
-	<-s.rooms
-	switch {
+	switch err := s.visit(ctx, &v); {
 	case err != nil:
 		return err
 	case v.kind == wire.TypeHello:
@@ -85,6 +85,7 @@ func (s *listener) meet(ctx context.Context, v *visitor) error {
 	if _, err := io.ReadFull(c, begin); err != nil {
 		return err
 	}
+	s.strangers.reached(c, spoke)
 	withKeys := s.link.o.Keys != nil
 	secure := isTLS(begin)
 	var err error
@@ -96,8 +97,7 @@ func (s *listener) meet(ctx context.Context, v *visitor) error {
 		v.msg, err = v.ctl.ReadControl()
 	case secure:
 		s.say(v.ctl, &wire.Bye{Reason: "this listener has no keys: " + fixNoKeysThere})
-		return fmt.Errorf("%w: the peer wants keys and this listener has none: run `pdlink keys init` and `pdlink keys pair`, and listen with keys",
-			transport.ErrInsecure)
+		return keysError{errors.New("tcp: the peer wants keys and this listener has none: run `pdlink keys init` and `pdlink keys pair`, and listen with keys")}
 	default:
 		v.msg, err = readMessage(io.MultiReader(bytes.NewReader(begin), c), nil, wire.MaxHello)
 	}
@@ -134,7 +134,9 @@ func (s *listener) secure(ctx context.Context, v *visitor, begin []byte) (err er
 		return s.link.explain(c, err)
 	}
 	v.ctl = newSecureControl(c, t)
-	v.peer, err = s.link.admit(v.ctl)
+	if v.peer, err = s.link.admit(v.ctl); err == nil {
+		s.strangers.reached(c, proven)
+	}
 	return err
 }
 
@@ -146,7 +148,7 @@ func (s *listener) refuseClear(v *visitor) error {
 	if _, err := session.Handshake(s.ctx, v.ctl, session.Server, &o); err != nil {
 		return err
 	}
-	return fmt.Errorf("%w: the peer has no keys: run `pdlink keys init` on its host and `pdlink keys pair` on both", transport.ErrInsecure)
+	return keysError{errors.New("tcp: the peer has no keys: run `pdlink keys init` on its host and `pdlink keys pair` on both")}
 }
 
 // say writes a last message to a socket that is going to be closed, and gives
@@ -157,25 +159,61 @@ func (s *listener) say(ctl *control, m wire.Message) {
 	}
 }
 
+// talk runs f, which tells a peer on a control channel that is no stranger why it
+// cannot connect, and waits for it to have heard. Where too many are told f is not
+// run: who comes in numbers cannot hold the listener's goroutines with that.
+func (s *listener) talk(ctx context.Context, ctl *control, f func()) {
+	select {
+	case s.talks <- struct{}{}:
+	default:
+		return
+	}
+	defer func() { <-s.talks }()
+	bounded(ctx, ctl.sock, func() error { f(); return nil }) //nolint:errcheck // best effort
+}
+
 // receiveControl does the handshake of a control channel whose hello has come,
 // waits for the lanes and queues the connection for Accept.
 func (s *listener) receiveControl(ctx context.Context, v *visitor) error {
 	ctl := v.ctl
 	ctl.first = v.msg
+	a := &arrival{ctl: ctl, opts: s.link.session()}
+	if ctl.tls != nil {
+		give, err := s.peers.take(v.peer.Peer)
+		if err != nil {
+			s.talk(ctx, ctl, func() { s.say(ctl, &wire.Bye{Reason: "too many connections of this host: close some of them"}) })
+			return err
+		}
+		a.done = give
+	}
 	// The answer carries the token; it goes out when the token is known here.
 	ctl.hold = true
-	a := &arrival{ctl: ctl, opts: s.link.session()}
+	err := s.complete(ctx, v, a)
+	if errors.Is(err, transport.ErrIncompatible) {
+		s.talk(ctx, ctl, func() {
+			// With this hello the peer can see for itself why.
+			if ctl.release() == nil {
+				lingerClose(ctl, lingerTime, strangerBytes)
+			}
+		})
+	}
+	if err != nil {
+		a.close()
+	}
+	return err
+}
+
+// complete makes a whole connection of an arrival and queues it. The caller closes
+// it when it fails.
+func (s *listener) complete(ctx context.Context, v *visitor, a *arrival) error {
 	if err := s.agree(ctx, v, a); err != nil {
-		if errors.Is(err, transport.ErrIncompatible) {
-			s.sayWhy(ctx, ctl)
-		}
 		return fmt.Errorf("tcp: %w", err)
 	}
 	p, err := s.waiting.add(a.agreed.Token, a.agreed.Lanes, a.guard)
 	if err != nil {
 		return err
 	}
-	if err := bounded(ctx, ctl.sock, ctl.release); err != nil {
+	if err := bounded(ctx, a.ctl.sock, a.ctl.release); err != nil {
 		s.waiting.fail(p, err)
 		return fmt.Errorf("tcp: handshake: %w", err)
 	}
@@ -185,31 +223,25 @@ func (s *listener) receiveControl(ctx context.Context, v *visitor) error {
 	select {
 	case s.queue <- a:
 		return nil
-	case <-ctx.Done():
-		a.close()
+	default:
 		return errNobody
 	}
 }
 
+// dismiss ends a connection that was complete when its peer was revoked.
+func (s *listener) dismiss(a *arrival) {
+	s.talk(s.ctx, a.ctl, func() { s.say(a.ctl, &wire.Bye{Reason: byeRevoked}) })
+	a.close()
+	s.link.o.OnReject(remoteOf(a.ctl.sock), a.guard.errGone())
+}
+
 // agree settles the terms of a connection and, with keys, what protects it.
 func (s *listener) agree(ctx context.Context, v *visitor, a *arrival) (err error) {
-	if a.agreed, err = shake(ctx, a.ctl, session.Server, &a.opts); err != nil || a.ctl.tls == nil {
+	if a.agreed, err = shake(ctx, a.ctl.sock, a.ctl, session.Server, &a.opts); err != nil || a.ctl.tls == nil {
 		return err
 	}
 	a.guard, err = newGuard(a.ctl, v.peer, session.Server, &a.agreed)
 	return err
-}
-
-// sayWhy sends the hello with which a peer can see for itself that the two ends
-// are incompatible.
-func (s *listener) sayWhy(ctx context.Context, ctl *control) {
-	if bounded(ctx, ctl.sock, ctl.release) != nil {
-		return
-	}
-	bounded(ctx, ctl.sock, func() error { //nolint:errcheck // best effort
-		lingerClose(ctl, lingerTime, lingerBytes)
-		return nil
-	})
 }
 
 // await returns the lanes of p when all are there.
@@ -232,12 +264,11 @@ func (s *listener) receiveLane(ctx context.Context, c socket, msg []byte) error 
 	if !ok {
 		return fmt.Errorf("tcp: lane hello: %w: %v", transport.ErrProtocol, m.Type())
 	}
-	p, err := s.waiting.bind(hello, c)
+	p, proof, err := s.waiting.bind(hello, c)
 	if err != nil {
 		return err
 	}
-	err = s.answerLane(ctx, c, p, int(hello.Lane))
-	if err != nil {
+	if err := answerLane(ctx, c, int(hello.Lane), proof); err != nil {
 		err = fmt.Errorf("tcp: answer lane %d: %w", hello.Lane, err)
 		s.waiting.fail(p, err)
 		return err
@@ -247,11 +278,7 @@ func (s *listener) receiveLane(ctx context.Context, c socket, msg []byte) error 
 }
 
 // answerLane tells the client that a lane is bound.
-func (s *listener) answerLane(ctx context.Context, c socket, p *pending, lane int) error {
-	proof, err := p.guard.prove(lane)
-	if err != nil {
-		return err
-	}
+func answerLane(ctx context.Context, c socket, lane int, proof [wire.ProofSize]byte) error {
 	answer, err := wire.AppendLaneOK(nil, &wire.LaneOK{Lane: uint16(lane), Proof: proof})
 	if err != nil {
 		return err

@@ -78,8 +78,8 @@ func (g *guard) gone() bool {
 
 // errGone is the end of a connection whose peer is no longer one.
 func (g *guard) errGone() error {
-	return fmt.Errorf("tcp: %w: %s (key %s) was taken out of the peers file of this host",
-		keys.ErrUnknownPeer, g.peer.Peer.Name, g.peer.Peer.Key.Short())
+	return fmt.Errorf("tcp: %w: %w: %s (key %s) was taken out of the peers file of this host",
+		keys.ErrRevoked, keys.ErrUnknownPeer, g.peer.Peer.Name, g.peer.Peer.Key.Short())
 }
 
 // forget drops the secret.
@@ -116,15 +116,26 @@ const (
 	fixNoKeysThere = "run `pdlink keys init` on its host, `pdlink keys pair` on both, and start it with keys"
 )
 
+// byeRevoked is what a revoked peer is told.
+const byeRevoked = "revoked: this host's key was taken out of the peers file there"
+
+// keysError is an error about keys. It is transport.ErrInsecure besides what it
+// is, without its words: the address is not what is wrong.
+type keysError struct{ err error }
+
+// Error is what the keys' error says.
+func (e keysError) Error() string { return e.err.Error() }
+
+// Unwrap makes it both.
+func (e keysError) Unwrap() []error { return []error{transport.ErrInsecure, e.err} }
+
 // errNoKeysHere ends a connection to a peer that takes nobody without keys.
 func errNoKeysHere() error {
-	return fmt.Errorf("%w: the other end takes only peers with keys: %s", transport.ErrInsecure, fixNoKeysHere)
+	return keysError{errors.New("tcp: the other end takes only peers with keys: " + fixNoKeysHere)}
 }
 
 // errNoKeysThere ends one with a peer that has none.
-func errNoKeysThere() error {
-	return fmt.Errorf("%w: %w: %s", transport.ErrInsecure, keys.ErrNoKeys, fixNoKeysThere)
-}
+func errNoKeysThere() error { return keysError{fmt.Errorf("%w: %s", keys.ErrNoKeys, fixNoKeysThere)} }
 
 // errRefused ends one with a peer, on c, that does not know this host.
 // Of err it keeps the peer's verdict only: whatever else was in the way of it, the
@@ -137,8 +148,7 @@ func (l *Link) errRefused(c socket, err error) error {
 	if h, _, e := net.SplitHostPort(host); e == nil {
 		host = h
 	}
-	return fmt.Errorf("%w: %w: run `pdlink keys pair NAME %v` on %s: %w",
-		transport.ErrInsecure, keys.ErrRefused, l.o.Keys.Public(), host, err)
+	return keysError{fmt.Errorf("%w: run `pdlink keys pair NAME %v` on %s: %w", keys.ErrRefused, l.o.Keys.Public(), host, err)}
 }
 
 // explain says what an error of a TLS session with the peer on c means. Other
@@ -151,7 +161,7 @@ func (l *Link) explain(c socket, err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, keys.ErrUnknownPeer):
-		return fmt.Errorf("%w: %w", transport.ErrInsecure, err)
+		return keysError{err}
 	case keys.Refused(err):
 		return l.errRefused(c, err)
 	case errors.As(err, &notTLS):

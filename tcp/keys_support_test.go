@@ -19,7 +19,7 @@ func keyDirs(tb testing.TB, names ...string) []string {
 	var peers []keys.Peer
 	for _, name := range names {
 		dir := filepath.Join(tb.TempDir(), "keys")
-		id, err := keys.Init(dir, false)
+		id, err := keys.Init(tb.Context(), dir, false)
 		if err != nil {
 			tb.Fatal(err)
 		}
@@ -31,7 +31,7 @@ func keyDirs(tb testing.TB, names ...string) []string {
 			if i == j {
 				continue
 			}
-			if err := keys.AddPeer(dir, p); err != nil {
+			if err := keys.AddPeer(tb.Context(), dir, p); err != nil {
 				tb.Fatal(err)
 			}
 		}
@@ -63,7 +63,7 @@ func twoHosts(tb testing.TB) (server, client *keys.Store) {
 func strangerKeys(tb testing.TB, server *keys.Store) *keys.Store {
 	tb.Helper()
 	dir := keyDirs(tb, "stranger")[0]
-	if err := keys.AddPeer(dir, keys.Peer{Name: "server", Key: server.Public()}); err != nil {
+	if err := keys.AddPeer(tb.Context(), dir, keys.Peer{Name: "server", Key: server.Public()}); err != nil {
 		tb.Fatal(err)
 	}
 	return openKeys(tb, dir)

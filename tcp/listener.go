@@ -53,6 +53,8 @@ func (l *Link) serve(nl net.Listener, addr string) *listener {
 		rooms:     make(chan struct{}, maxGreeters),
 		strangers: gate{limit: maxStrangers},
 		waiting:   table{limit: maxPending},
+		peers:     quota{limit: l.o.MaxPerPeer},
+		talks:     make(chan struct{}, maxTalks),
 		queue:     make(chan *arrival, maxUnaccepted),
 	}
 	l.session() // so that no peer waits for the measuring of sums
@@ -66,12 +68,15 @@ type listener struct {
 	link      *Link
 	nl        net.Listener
 	addr      string
-	rooms     chan struct{} // one for each goroutine with a stranger
+	rooms     chan struct{} // one for each goroutine that greets
+	talks     chan struct{} // one for each peer that is told why it cannot connect
 	strangers gate          // sockets whose first message has not come
 	waiting   table         // sessions whose lanes have not come
+	peers     quota         // of authenticated peers
 	queue     chan *arrival // connections that nobody accepted yet
 	running   sync.WaitGroup
 
+	mu   sync.Mutex      // held while the listener closes, and while running grows by others than itself
 	ctx  context.Context // ends when the listener closes
 	stop context.CancelFunc
 }
@@ -84,10 +89,15 @@ type arrival struct {
 	agreed session.Agreement
 	guard  *guard // nil without keys
 	opts   session.Options
+	done   func() // called once when it has ended; may be nil
 }
 
+// close ends an arrival that nothing comes of. Nobody else may use it.
 func (a *arrival) close() {
 	a.guard.forget()
+	if a.done != nil {
+		a.done()
+	}
 	closeSocket(a.ctl.sock) //nolint:errcheck // dropped
 	for _, c := range a.lanes {
 		closeSocket(c) //nolint:errcheck // dropped
@@ -106,8 +116,9 @@ func (s *listener) Accept(ctx context.Context) (transport.Conn, error) {
 		select {
 		case a := <-s.queue:
 			if a.guard.gone() {
-				a.close()
-				s.link.o.OnReject(remoteOf(a.ctl.sock), a.guard.errGone())
+				if !s.spawn(func() { s.dismiss(a) }) {
+					a.close()
+				}
 				continue
 			}
 			c, err := s.link.start(a)
@@ -123,9 +134,23 @@ func (s *listener) Accept(ctx context.Context) (transport.Conn, error) {
 	}
 }
 
+// spawn runs f in a goroutine that Close waits for, or reports that the listener is
+// closed.
+func (s *listener) spawn(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return false
+	}
+	s.running.Go(f)
+	return true
+}
+
 // Close implements transport.Listener.
 func (s *listener) Close() error {
+	s.mu.Lock()
 	s.stop()
+	s.mu.Unlock()
 	err := s.nl.Close()
 	if errors.Is(err, net.ErrClosed) {
 		err = nil // the second call

@@ -59,9 +59,15 @@ type Options struct {
 	// it is as the default.
 	Encrypt seal.Suite
 
+	// MaxPerPeer is how many connections a listener has with one peer, by its key,
+	// at a time; one more is refused and told why. Zero or less means 64. Without
+	// Keys it does not count.
+	MaxPerPeer int
+
 	// OnReject, when set, is told of every socket that a listener dropped: the
 	// peer's address (empty when accepting itself failed) and why. It is
-	// called from several goroutines and must not block.
+	// called from several goroutines and must not block: a stranger counts as one
+	// until it has returned, and when too many do nobody is accepted.
 	OnReject func(remote string, err error)
 }
 
@@ -85,6 +91,9 @@ func (o Options) withDefaults() Options {
 		o.Session.Features = append(slices.Clone(o.Session.Features), features(o.Encrypt)...)
 	}
 	o.LowWater = max(1, min(o.LowWater, maxLowWater))
+	if o.MaxPerPeer <= 0 {
+		o.MaxPerPeer = maxPerPeer
+	}
 	if o.OnReject == nil {
 		o.OnReject = func(string, error) {}
 	}

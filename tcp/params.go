@@ -20,18 +20,39 @@ const (
 	// they send the largest certificates that TLS takes, 20 MiB.
 	maxStrangers = 64
 
-	// maxGreeters is how many goroutines may have a stranger. One that was
-	// dropped for a newer one may still be in the mathematics of TLS, for a
-	// millisecond; nothing is accepted while there are as many of those again.
-	maxGreeters = 2 * maxStrangers
+	// maxGreeters is how many goroutines may have a socket that is no connection
+	// yet, or that nobody was told of yet: strangers, sessions that wait for
+	// lanes, peers that are told why they cannot connect, and as many strangers
+	// again, because one that was dropped for a newer one may still be in the
+	// mathematics of TLS, for a millisecond. Nothing is accepted while there are
+	// as many.
+	maxGreeters = 2*maxStrangers + maxPending + maxTalks
+
+	// maxTalks is how many peers that are not strangers any more may be told at a
+	// time why they cannot connect, a second each at the most. Others are dropped
+	// without waiting for them.
+	maxTalks = 16
+
+	// maxPerPeer is the default of Options.MaxPerPeer: several processes of a
+	// prefill host, with several links each.
+	maxPerPeer = 64
 
 	// maxPending is how many sessions of one listener may wait for their
 	// lanes. Each holds up to MaxLanes sockets.
 	maxPending = 32
 
 	// maxUnaccepted is how many connections may wait for Accept. They hold
-	// sockets and no ring.
-	maxUnaccepted = 16
+	// sockets and no ring. One more is dropped at once.
+	maxUnaccepted = 32
+
+	// retryPause is how long Dial waits before its second attempt, and up to as
+	// long again, when the other end hung up before it said anything: as one does
+	// that is flooded by strangers.
+	retryPause = 50 * time.Millisecond
+
+	// byeTime bounds how long the end of a revoked peer's connection waits for
+	// the word that says so to be written.
+	byeTime = 500 * time.Millisecond
 
 	// lowWater is the default of Options.LowWater. 1 MiB costs the receiver a
 	// third less CPU than waking for every segment at 10 Gbit/s, and two thirds

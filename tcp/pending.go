@@ -60,24 +60,30 @@ func (t *table) add(tok token, n int, g *guard) (*pending, error) {
 	return p, nil
 }
 
-// bind gives c to the session that hello names and, with keys, proves to be of.
-// The session owns c from then on; the caller answers the peer and calls arrived.
-func (t *table) bind(hello *wire.LaneHello, c socket) (*pending, error) {
+// bind gives c to the session that hello names and, with keys, proves to be of,
+// and returns the proof of this end. The session owns c from then on; the caller
+// answers the peer and calls arrived. Only here, under the lock, are a session's
+// keys used while it waits.
+func (t *table) bind(hello *wire.LaneHello, c socket) (_ *pending, answer [wire.ProofSize]byte, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	none := answer
 	p, index := t.find(hello.Token), int(hello.Lane)
 	switch {
 	case p == nil:
-		return nil, errNoSession
+		return nil, none, errNoSession
 	case p.guard.check(hello.Proof, index) != nil:
-		return nil, fmt.Errorf("%w: lane %d", errLaneProof, index)
+		return nil, none, fmt.Errorf("%w: lane %d", errLaneProof, index)
 	case index >= len(p.lanes):
-		return nil, fmt.Errorf("%w: %d of %d", errLaneRange, index, len(p.lanes))
+		return nil, none, fmt.Errorf("%w: %d of %d", errLaneRange, index, len(p.lanes))
 	case p.lanes[index] != nil:
-		return nil, fmt.Errorf("%w: %d", errLaneTwice, index)
+		return nil, none, fmt.Errorf("%w: %d", errLaneTwice, index)
+	}
+	if answer, err = p.guard.prove(index); err != nil {
+		return nil, none, err
 	}
 	p.lanes[index] = c
-	return p, nil
+	return p, answer, nil
 }
 
 // find compares with every token in constant time, so that the time of an

@@ -59,6 +59,16 @@ func saysFix(t *testing.T, err error, fixes ...string) {
 	}
 }
 
+// saysNot checks that a message does not have some texts.
+func saysNot(t *testing.T, err error, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		if strings.Contains(err.Error(), text) {
+			t.Errorf("error says %q: %v", text, err)
+		}
+	}
+}
+
 // only waits for a report and checks that it is the only one.
 func (r *rejects) only(t *testing.T, want error) error {
 	t.Helper()
@@ -186,7 +196,8 @@ func TestUnknownKeys(t *testing.T) {
 		if !keys.Refused(err) {
 			t.Errorf("keys.Refused does not see %v", err)
 		}
-		saysFix(t, r.only(t, keys.ErrUnknownPeer), "pdlink keys pair NAME "+stranger.Public().String())
+		saysFix(t, r.only(t, keys.ErrUnknownPeer), "pdlink keys show", stranger.Public().Short())
+		saysNot(t, r.only(t, keys.ErrUnknownPeer), stranger.Public().String(), "needs peer keys")
 		a, b := connect(t, secureLink(t, client, Options{}), s)
 		mustCarry(t, a, b)
 	})
@@ -194,7 +205,8 @@ func TestUnknownKeys(t *testing.T) {
 		stranger := openKeys(t, keyDirs(t, "stranger")[0])
 		_, s, r := listen(t, Options{Keys: stranger})
 		err := refused(t, secureLink(t, client, Options{}), s, transport.ErrInsecure, keys.ErrUnknownPeer)
-		saysFix(t, err, "pdlink keys pair NAME "+stranger.Public().String())
+		saysFix(t, err, "pdlink keys show", stranger.Public().Short())
+		saysNot(t, err, stranger.Public().String(), "needs peer keys")
 		saysFix(t, r.only(t, keys.ErrRefused), "pdlink keys pair NAME "+stranger.Public().String()+"` on 127.0.0.1")
 	})
 	t.Run("another peer than the one that is wanted", func(t *testing.T) {
@@ -239,7 +251,7 @@ func TestRevocationEndsConnections(t *testing.T) {
 				}
 			}()
 			time.Sleep(20 * time.Millisecond)
-			if _, err := keys.RemovePeer(dirs[at.dir], at.revoked); err != nil {
+			if _, err := keys.RemovePeer(t.Context(), dirs[at.dir], at.revoked); err != nil {
 				t.Fatal(err)
 			}
 			select {
@@ -253,7 +265,9 @@ func TestRevocationEndsConnections(t *testing.T) {
 					t.Errorf("end %d: %v", i, err)
 				}
 				if i == at.here {
-					saysFix(t, err, at.revoked, "was taken out of the peers file")
+					saysFix(t, err, at.revoked, "was taken out of the peers file of this host")
+				} else {
+					saysFix(t, err, "revoked: this host's key was taken out of the peers file there")
 				}
 			}
 			mustCarry(t, other, its)
@@ -272,7 +286,7 @@ func TestRevokedBeforeAccept(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	if _, err := keys.RemovePeer(dirs[0], "client"); err != nil {
+	if _, err := keys.RemovePeer(t.Context(), dirs[0], "client"); err != nil {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(patience); len(store.Peers()) > 0; time.Sleep(time.Millisecond) {
@@ -287,7 +301,7 @@ func TestRevokedBeforeAccept(t *testing.T) {
 	if err := <-accepted; !errors.Is(err, transport.ErrClosed) {
 		t.Errorf("accept: %v", err)
 	}
-	if _, err := a.Accept(t.Context()); !errors.Is(err, transport.ErrLost) {
+	if _, err := a.Accept(t.Context()); !errors.Is(err, transport.ErrLost) || !strings.Contains(err.Error(), "revoked: ") {
 		t.Errorf("the revoked end: %v", err)
 	}
 }
@@ -297,16 +311,16 @@ func TestPairedWhileListening(t *testing.T) {
 	dirs := keyDirs(t, "server")
 	_, s, _ := listen(t, Options{Keys: openKeys(t, dirs[0])})
 	dir := filepath.Join(t.TempDir(), "keys")
-	id, err := keys.Init(dir, false)
+	id, err := keys.Init(t.Context(), dir, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := keys.AddPeer(dir, keys.Peer{Name: "server", Key: s.link.o.Keys.Public()}); err != nil {
+	if err := keys.AddPeer(t.Context(), dir, keys.Peer{Name: "server", Key: s.link.o.Keys.Public()}); err != nil {
 		t.Fatal(err)
 	}
 	l := secureLink(t, openKeys(t, dir), Options{})
 	refused(t, l, s, keys.ErrRefused)
-	if err := keys.AddPeer(dirs[0], keys.Peer{Name: "late", Key: id.Public()}); err != nil {
+	if err := keys.AddPeer(t.Context(), dirs[0], keys.Peer{Name: "late", Key: id.Public()}); err != nil {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(patience); len(s.link.o.Keys.Peers()) == 0; time.Sleep(time.Millisecond) {

@@ -26,7 +26,8 @@ var (
 )
 
 // NewUnix returns a link. It opens nothing. Keys are not needed: the socket's
-// mode says who may connect. Where they are set they count as for TCP.
+// mode says who may connect, and both ends refuse a process of another user than
+// their own or root. Where keys are set they count as for TCP, and users do not.
 // Options.LowWater is not used, Options.Congestion must be empty.
 func NewUnix(o Options) *UnixLink {
 	l := New(o)
@@ -45,17 +46,38 @@ func (u *UnixLink) Dial(ctx context.Context, path string) (transport.Conn, error
 }
 
 func (u *UnixLink) dial(ctx context.Context, path string) (transport.Conn, error) {
-	if err := errors.Join(u.tunable(), u.l.wants()); err != nil {
+	if err := errors.Join(u.tunable(), u.l.wants(), checkLength(path, 0)); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, u.l.o.DialTimeout)
 	defer cancel()
-	dial := func(ctx context.Context) (socket, error) { return dialUnix(ctx, path) }
+	dial := func(ctx context.Context) (socket, error) { return u.dialSocket(ctx, path) }
 	c, err := dial(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return u.l.connect(ctx, c, dial)
+}
+
+// dialSocket returns a socket to a listener that may be trusted.
+func (u *UnixLink) dialSocket(ctx context.Context, path string) (socket, error) {
+	c, err := dialUnix(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	if err := u.l.check(c); err != nil {
+		closeSocket(c) //nolint:errcheck // the error that counts is returned
+		return nil, err
+	}
+	return c, nil
+}
+
+// checkLength refuses a path that no socket can have. Listen needs more bytes.
+func checkLength(path string, more int) error {
+	if limit := maxSocketPath - more; len(path) > limit {
+		return fmt.Errorf("%w: the path has %d bytes, at most %d: use a shorter one", transport.ErrInvalid, len(path), limit)
+	}
+	return nil
 }
 
 func dialUnix(ctx context.Context, path string) (socket, error) {
@@ -85,8 +107,9 @@ func (u *UnixLink) tunable() error {
 
 // Listen accepts connections at path, a socket of mode 0600 in a directory that
 // others cannot write; else the error Is ErrInsecure. A socket there that nobody
-// listens at is replaced; anything else there is not touched. Close removes the
-// socket. Other errors: what the system said.
+// listens at is replaced; anything else there is not touched. While it listens a
+// file path.lock is there. Close removes both. Other errors: syscall.EADDRINUSE,
+// ErrInvalid for a path that is too long, what the system said.
 func (u *UnixLink) Listen(ctx context.Context, path string) (transport.Listener, error) {
 	nl, err := u.listen(ctx, path)
 	if err != nil {
@@ -99,23 +122,47 @@ func (u *UnixLink) listen(ctx context.Context, path string) (net.Listener, error
 	if err := u.tunable(); err != nil {
 		return nil, err
 	}
-	// Made under another name, so that nobody sees it before its mode is right,
-	// and renamed, so that a stale one is replaced in one step.
-	temp := path + newSuffix
-	if len(temp) > maxSocketPath {
-		return nil, fmt.Errorf("%w: the path has %d bytes, at most %d: use a shorter one", transport.ErrInvalid, len(path), maxSocketPath-len(newSuffix))
+	if err := checkLength(path, len(newSuffix)); err != nil {
+		return nil, err
 	}
 	if err := checkSocketDir(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
-	for _, p := range []string{path, temp} {
-		if err := stale(ctx, p); err != nil {
-			return nil, err
-		}
-	}
-	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := stale(ctx, path); err != nil { // so that nothing is made beside a file that is not ours
 		return nil, err
 	}
+	lock, err := lockPath(path)
+	if err != nil {
+		return nil, err
+	}
+	l, err := bind(ctx, path)
+	if err != nil {
+		return nil, errors.Join(err, lock.release())
+	}
+	l.lock = lock
+	return l, nil
+}
+
+// bind makes the socket. It is called under the path's lock. The socket is made in
+// a directory of its own, in which nobody else can reach it before its mode is
+// right, and renamed, so that a stale one is replaced in one step.
+func bind(ctx context.Context, path string) (_ *unixListener, err error) {
+	if err := stale(ctx, path); err != nil {
+		return nil, err
+	}
+	temp := path + newSuffix
+	dir := filepath.Dir(temp)
+	if err := clearAway(dir, temp); err != nil { // of a process that was killed
+		return nil, err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if e := clearAway(dir, temp); err != nil {
+			err = errors.Join(err, e)
+		}
+	}()
 	var lc net.ListenConfig
 	nl, err := lc.Listen(ctx, "unix", temp)
 	if err != nil {
@@ -130,9 +177,38 @@ func (u *UnixLink) listen(ctx context.Context, path string) (net.Listener, error
 	own, err := publish(temp, path)
 	if err != nil {
 		nl.Close() //nolint:errcheck // the error that counts is returned
-		return nil, errors.Join(err, os.Remove(temp))
+		return nil, err
 	}
 	return &unixListener{Listener: nl, path: path, own: own}, nil
+}
+
+// clearAway removes a directory that bind makes, and the socket in it. Anything
+// else there stays, and is an error.
+func clearAway(dir, temp string) error {
+	there, err := isThere(dir, fs.ModeDir)
+	if !there || err != nil {
+		return err
+	}
+	there, err = isThere(temp, fs.ModeSocket)
+	if there && err == nil {
+		err = os.Remove(temp)
+	}
+	if err != nil {
+		return err
+	}
+	return os.Remove(dir)
+}
+
+// isThere says whether there is a file, which has to be of a kind.
+func isThere(path string, kind fs.FileMode) (bool, error) {
+	fi, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err == nil && fi.Mode().Type() != kind:
+		err = fmt.Errorf("%w: %s is in the way: remove it, or use another path", fs.ErrExist, path)
+	}
+	return true, err
 }
 
 // publish gives a new socket its mode and its name, and returns what it is.
@@ -173,6 +249,7 @@ type unixListener struct {
 	net.Listener
 	path string
 	own  fs.FileInfo
+	lock *pathLock
 }
 
 // Close implements net.Listener.
@@ -186,9 +263,9 @@ func (l *unixListener) Close() error {
 		err = os.Remove(l.path)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // somebody removed it
+		err = nil // somebody removed it
 	}
-	return err
+	return errors.Join(err, l.lock.release())
 }
 
 // remoteOf is the address of a socket's peer, for people.
@@ -208,5 +285,7 @@ func endName(a, other net.Addr) string {
 	return strings.TrimSuffix(u.Name, newSuffix)
 }
 
-// newSuffix ends the name of a socket until its mode is right.
-const newSuffix = ".new"
+const (
+	newSuffix  = ".new/s" // ends the name of a socket until its mode is right
+	lockSuffix = ".lock"  // ends the name of the file that is locked while somebody listens
+)

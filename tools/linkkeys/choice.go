@@ -31,6 +31,9 @@ type Choice struct {
 // whether a flag is on the command line. Errors: those of keys.Open, with what to
 // do, and keys.ErrUnknownPeer for a --peer that is not paired.
 func (f *Flags) Choose(ctx context.Context, addr string, given func(flag string) bool, problem func(error)) (Choice, error) {
+	if err := f.Check(); err != nil {
+		return Choice{}, err
+	}
 	suite, err := f.suite()
 	if err != nil {
 		return Choice{}, err
@@ -70,8 +73,12 @@ func (c Choice) checkPeer() error {
 			return nil
 		}
 	}
-	return fmt.Errorf("--peer %s: %w in %s: %s names those that are there, %s adds one", c.Peer, keys.ErrUnknownPeer, c.Dir.Path,
-		c.Dir.Command("list"), c.Dir.Command("pair "+c.Peer+" KEY"))
+	name := c.Peer
+	if len(name) > 20 { // a private key may have been pasted here: no more of it is repeated
+		name = "NAME"
+	}
+	return fmt.Errorf("--peer %.20s: %w in %s: %s names those that are there, %s adds one", c.Peer, keys.ErrUnknownPeer, c.Dir.Path,
+		c.Dir.Command("list"), c.Dir.Command("pair "+name+" KEY"))
 }
 
 // Close closes the keys.

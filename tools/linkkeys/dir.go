@@ -40,9 +40,18 @@ func DirOf(flag string) (Dir, error) {
 // message.
 func (d Dir) Command(args string) string {
 	if d.Named {
-		args += " --dir " + d.Path
+		args += d.Flag()
 	}
 	return "`pdlink keys " + args + "`"
+}
+
+// Flag is what other commands of `pdlink keys` need for the directory, with a space
+// in front; "" where they find it by themselves.
+func (d Dir) Flag() string {
+	if !d.Named {
+		return ""
+	}
+	return " --dir " + keys.ShellPath(d.Path)
 }
 
 // nameless is what a host is called whose name cannot be had or used.

@@ -35,6 +35,7 @@ func TestDirOf(t *testing.T) {
 		{"", "", Dir{usual, false}, "`pdlink keys show`"},
 		{"", "/e", Dir{"/e", false}, "`pdlink keys show`"},
 		{"/f", "/e", Dir{"/f", true}, "`pdlink keys show --dir /f`"},
+		{"/f g/$(h)", "", Dir{"/f g/$(h)", true}, "`pdlink keys show --dir '/f g/$(h)'`"},
 	} {
 		t.Setenv(Env, c.env)
 		if d, err := DirOf(c.flag); err != nil || d != c.want || d.Command("show") != c.command {
@@ -129,6 +130,21 @@ func TestChoose(t *testing.T) {
 	}
 }
 
+// TestAPastedSecretIsNotRepeated: in the place of a peer's name.
+func TestAPastedSecretIsNotRepeated(t *testing.T) {
+	ours, _, remove, err := Temporary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer remove()
+	for _, pasted := range []string{"MC4CAQAwBQYDK2VwBCIEIAbcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQR", "MC4CAQAwBQYDK2VwBCIEIAbcdefghijklmnopqrstuvwxyz"} {
+		_, err := (&Flags{Dir: ours, Peer: pasted}).Choose(t.Context(), "127.0.0.1:1", on("keys", "peer"), nil)
+		if err == nil || strings.Contains(err.Error(), "Abcdef") {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
 func TestWarnings(t *testing.T) {
 	ours, _, remove, err := Temporary()
 	if err != nil {
@@ -136,7 +152,7 @@ func TestWarnings(t *testing.T) {
 	}
 	defer remove()
 	alone := filepath.Join(t.TempDir(), "keys")
-	if _, err := keys.Init(alone, false); err != nil {
+	if _, err := keys.Init(t.Context(), alone, false); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -195,7 +211,9 @@ func TestExplain(t *testing.T) {
 		{"an unknown peer", found, insecure(keys.ErrUnknownPeer), true, "; no data was sent: make sure that it is the right host before you trust it"},
 		{"an unknown peer, --keys", named, insecure(keys.ErrUnknownPeer), true, ", and add --dir " + ours + " to the command"},
 		{"not known there", named, insecure(keys.ErrRefused), true, ""},
-		{"no keys there", named, insecure(keys.ErrNoKeys), true, ""},
+		{"revoked", named, insecure(fmt.Errorf("%w: %w", keys.ErrRevoked, keys.ErrUnknownPeer)), true, ""},
+		{"no keys there", found, insecure(keys.ErrNoKeys), true, ""},
+		{"no keys there, --keys", named, insecure(keys.ErrNoKeys), true, "; on this host commands need --dir " + ours},
 		{"no keys here", Choice{}, insecure(errors.New("not loopback")), false, "; with --keys DIR the keys in a directory are used"},
 		{"something else", named, errors.New("refused"), false, ""},
 	} {

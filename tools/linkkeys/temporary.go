@@ -1,6 +1,7 @@
 package linkkeys
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -25,12 +26,13 @@ func Temporary() (dialler, listener string, remove func(), err error) {
 	}
 	remove = func() { os.RemoveAll(base) } //nolint:errcheck // the system's own clean-up takes what is left
 	dialler, listener = filepath.Join(base, temporaryDialler), filepath.Join(base, temporaryListener)
-	d, err1 := keys.Init(dialler, false)
-	l, err2 := keys.Init(listener, false)
+	ctx := context.Background() // nobody else knows the directories: there is no wait
+	d, err1 := keys.Init(ctx, dialler, false)
+	l, err2 := keys.Init(ctx, listener, false)
 	if err = errors.Join(err1, err2); err == nil {
 		err = errors.Join(
-			keys.AddPeer(dialler, keys.Peer{Name: temporaryListener, Key: l.Public()}),
-			keys.AddPeer(listener, keys.Peer{Name: temporaryDialler, Key: d.Public()}))
+			keys.AddPeer(ctx, dialler, keys.Peer{Name: temporaryListener, Key: l.Public()}),
+			keys.AddPeer(ctx, listener, keys.Peer{Name: temporaryDialler, Key: d.Public()}))
 	}
 	if err != nil {
 		remove()

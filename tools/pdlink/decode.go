@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/signal"
 	"sync/atomic"
@@ -126,15 +125,17 @@ func (f *decodeFlags) run(ctx context.Context, std streams, u linkURL, g given) 
 	if err != nil {
 		return failed(fmt.Errorf("--ring %d: %w", f.ringMiB, err))
 	}
-	log := slog.New(slog.NewTextHandler(std.err, nil))
-	o := linkOptions{reject: func(remote string, err error) { log.Warn("peer dropped", "remote", remote, "why", err) }}
+	j := newJournal(std)
+	defer j.close()
+	var o linkOptions
+	o.reject = func(remote string, err error) { j.dropped(remote, o.keys.Explain(err)) }
 	o.session.RecvRing = ring
-	o.keys, err = f.keys.Choose(ctx, u.addr, g, func(err error) { log.Warn("peers are not as they should be", "why", err) })
+	o.keys, err = f.keys.Choose(ctx, u.addr, g, func(err error) { j.warn("peers are not as they should be", err) })
 	if err != nil {
 		return keysError(err)
 	}
 	defer o.keys.Close() //nolint:errcheck // it cannot fail
-	d := &decoding{decodeFlags: f, std: std, events: make(chan any, 16)}
+	d := &decoding{decodeFlags: f, std: std, journal: j, events: make(chan any, 16)}
 	o.peers = &d.peers
 	r, err := startReceiving(ctx, u.open(o), u, func() (bridge.Options, error) { return d.open(std) })
 	if err != nil {
@@ -152,14 +153,15 @@ func (f *decodeFlags) run(ctx context.Context, std streams, u linkURL, g given) 
 // decoding is a `pdlink decode` that runs.
 type decoding struct {
 	*decodeFlags
-	std    streams
-	events chan any // of the receiver: transferEvent, declinedEvent
-	start  listening
-	live   atomic.Int64 // transfers that are open
-	peers  peerNames
-	step   func(done, total int64)
-	hide   func()
-	lost   bool // somebody was told that output is lost; of the loop
+	std     streams
+	journal *journal
+	events  chan any // of the receiver: transferEvent, declinedEvent
+	start   listening
+	live    atomic.Int64 // transfers that are open
+	peers   peerNames
+	step    func(done, total int64)
+	hide    func()
+	lost    bool // somebody was told that output is lost; of the loop
 }
 
 // open opens where transfers go and returns the receiver's options.
@@ -215,7 +217,7 @@ func (d *decoding) loop(ctx context.Context, r *receiving, ring uint64) error {
 			last, run = d.after(e)
 		case <-ctx.Done():
 			d.hide()
-			d.std.notef("%s\n", hurry)
+			d.journal.say("%s\n", hurry)
 			run = false
 		case err := <-stopped:
 			why, run = fmt.Errorf("stopped listening: %w", err), false

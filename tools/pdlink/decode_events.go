@@ -70,7 +70,7 @@ func (d *decoding) say(event any) {
 	}
 	if err := d.std.out.failure(); err != nil && !d.lost {
 		d.lost = true
-		d.std.warnf("events are lost from here on, receiving goes on: %v", err)
+		d.journal.say("pdlink: warning: events are lost from here on, receiving goes on: %v\n", err)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"pdlink/bridge"
 	"pdlink/tools/linkkeys"
+	"pdlink/transport/keys"
 	"pdlink/transport/transporttest"
 )
 
@@ -140,10 +141,12 @@ func TestKeysThatDoNotFitAreRefusedWithTheCure(t *testing.T) {
 		log    string // of the receiver
 	}{
 		{"a sender that the receiver does not know", withKeys, []string{"--keys", eve}, exitFailed,
-			"does not know this host's key: run `pdlink keys pair NAME " + eveKey + "` on 127.0.0.1", "run `pdlink keys pair NAME " + eveKey + "` here"},
+			"does not know this host's key: run `pdlink keys pair NAME " + eveKey + "` on 127.0.0.1",
+			"key " + eveKey[:15] + "... is not in " + filepath.Join(mac, keys.PeersFile) + ": if you know whose it is, run here the `pdlink keys pair` line that `pdlink keys show` prints there; " +
+				"no data was sent: make sure that it is the right host before you trust it, and add --dir " + mac + " to the command"},
 		{"a receiver that the sender does not know", withKeys, []string{"--keys", stranger}, exitFailed,
-			"`pdlink keys pair NAME " + macOwn.Key + "` here if you know whose it is; no data was sent: make sure that it is the right host before you trust it, " +
-				"and add --dir " + stranger, "does not know this host's key"},
+			"key " + macOwn.Key[:15] + "... is not in " + filepath.Join(stranger, keys.PeersFile) + ": if you know whose it is, run here the `pdlink keys pair` line that `pdlink keys show` prints there; " +
+				"no data was sent: make sure that it is the right host before you trust it, and add --dir " + stranger + " to the command", "does not know this host's key"},
 		{"a peer that is not the one", withKeys, []string{"--keys", spark, "--peer", "other"}, exitFailed, "want other, this is mac", "does not know this host's key"},
 		{"a peer that nobody knows", withKeys, []string{"--keys", spark, "--peer", "nobody"}, exitUsage,
 			"`pdlink keys pair nobody KEY --dir " + spark + "` adds one", ""},
@@ -162,6 +165,9 @@ func TestKeysThatDoNotFitAreRefusedWithTheCure(t *testing.T) {
 		if !eventually(5*time.Second, func() bool { return strings.Contains(c.to.err.String(), c.log) }) {
 			t.Errorf("%s: the receiver does not say %q: %v", c.what, c.log, c.to)
 		}
+	}
+	if strings.Contains(withKeys.err.String(), eveKey) {
+		t.Errorf("a stranger's key is there to be pasted: %v", withKeys)
 	}
 	if v := append(withKeys.verdicts(t), without.verdicts(t)...); len(v) != 0 {
 		t.Errorf("transfers: %+v", v)
@@ -258,7 +264,10 @@ func revokeWhileItRuns(t *testing.T, want *expectation, by string) {
 	if c := want.check(t, store); v.State != bridge.Partial || v.Blocks != c.visible || v.Reason == "" || len(v.Peers) != 1 || v.Peers[0] != "spark" {
 		t.Errorf("%+v, %d blocks are visible", v, c.visible)
 	}
-	// The end that revoked says why.
+	// The sender always hears why, and the end that revoked says it.
+	if by == "mac" && !strings.Contains(p.err.String()+res.Reason, "revoked: this host's key was taken out of the peers file there") {
+		t.Errorf("the sender was not told: %v", p)
+	}
 	why := map[string]*process{"mac": r.process, "spark": p}[by]
 	if !strings.Contains(why.err.String(), peer+" (key "+own.Key[:15]+"...) was taken out of the peers file") {
 		t.Errorf("no word about the reason: %v", why)
@@ -281,7 +290,7 @@ func TestUnixSocketNeedsNoKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) }) //nolint:errcheck // the test is over
+	t.Cleanup(func() { os.RemoveAll(dir) })
 	url, store := "unix://"+filepath.Join(dir, "s"), filepath.Join(dir, "store")
 	r := start(t, "decode", "--json", "--listen", url, "--store", store)
 	if !eventually(processLimit, func() bool { return len(r.out.events("listening")) > 0 || r.ended() }) || r.ended() {

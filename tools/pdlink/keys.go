@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -40,6 +41,7 @@ func keysError(err error) error {
 	}
 	for _, mendable := range []error{
 		keys.ErrNoIdentity, keys.ErrIdentityExists, keys.ErrUnknownPeer, keys.ErrPeerExists, keys.ErrBadKey, keys.ErrBadFile, keys.ErrPermissions,
+		keys.ErrLocked,
 	} {
 		if errors.Is(err, mendable) {
 			return err
@@ -136,7 +138,7 @@ revoke the old key and pair again.
 			if err != nil {
 				return err
 			}
-			return keysInit(std, dir, name, replace, f.asJSON)
+			return keysInit(c.Context(), std, dir, name, replace, f.asJSON)
 		},
 	}
 	nameFlag(c, &name)
@@ -144,8 +146,8 @@ revoke the old key and pair again.
 	return c
 }
 
-func keysInit(std streams, dir linkkeys.Dir, name string, replace, asJSON bool) error {
-	id, err := keys.Init(dir.Path, replace)
+func keysInit(ctx context.Context, std streams, dir linkkeys.Dir, name string, replace, asJSON bool) error {
+	id, err := keys.Init(ctx, dir.Path, replace)
 	if errors.Is(err, keys.ErrIdentityExists) {
 		return fmt.Errorf("%w; %s prints its public key, --replace makes another one all the same", err, dir.Command("show"))
 	}

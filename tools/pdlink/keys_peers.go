@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -42,14 +43,14 @@ makes this host's own key first if there is none.
 			if err != nil {
 				return err
 			}
-			return keysPair(std, dir, args[0], args[1], name, f.asJSON)
+			return keysPair(c.Context(), std, dir, args[0], args[1], name, f.asJSON)
 		},
 	}
 	nameFlag(c, &name)
 	return c
 }
 
-func keysPair(std streams, dir linkkeys.Dir, name, text, own string, asJSON bool) error {
+func keysPair(ctx context.Context, std streams, dir linkkeys.Dir, name, text, own string, asJSON bool) error {
 	if _, err := keys.ParsePublic(name); err == nil {
 		return fmt.Errorf("%w: the peer's name comes first: `pdlink keys pair NAME KEY`", keys.ErrBadKey)
 	}
@@ -64,7 +65,7 @@ func keysPair(std streams, dir linkkeys.Dir, name, text, own string, asJSON bool
 	if err != nil {
 		return keysError(err)
 	}
-	id, made, err := ownIdentity(dir)
+	id, made, err := ownIdentity(ctx, dir)
 	if err != nil {
 		return err
 	}
@@ -72,7 +73,7 @@ func keysPair(std streams, dir linkkeys.Dir, name, text, own string, asJSON bool
 		return fmt.Errorf("%w: this is this host's own key: run the line on the other host, and here the line that it prints", keys.ErrBadKey)
 	}
 	p := keys.Peer{Name: name, Key: key}
-	if err := keys.AddPeer(dir.Path, p); err != nil {
+	if err := keys.AddPeer(ctx, dir.Path, p); err != nil {
 		return keysError(err)
 	}
 	r := pairing{dir.Path, name, key.String(), !slices.Contains(before, p), ownKeyOf(dir, own, id.Public())}
@@ -92,10 +93,14 @@ func keysPair(std streams, dir linkkeys.Dir, name, text, own string, asJSON bool
 }
 
 // ownIdentity loads this host's key, or makes it.
-func ownIdentity(dir linkkeys.Dir) (id *keys.Identity, made bool, err error) {
+func ownIdentity(ctx context.Context, dir linkkeys.Dir) (id *keys.Identity, made bool, err error) {
 	id, err = keys.LoadIdentity(dir.Path)
 	if made = errors.Is(err, keys.ErrNoIdentity); made {
-		id, err = keys.Init(dir.Path, false)
+		id, err = keys.Init(ctx, dir.Path, false)
+	}
+	if errors.Is(err, keys.ErrIdentityExists) { // another command was faster
+		made = false
+		id, err = keys.LoadIdentity(dir.Path)
 	}
 	return id, made, keysError(err)
 }
@@ -119,8 +124,7 @@ func newKeysList(std streams, f *keysFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "list the hosts that this one talks to",
-		Long: `list prints the hosts that this one talks to and the beginnings of their keys;
-with --json the whole keys.
+		Long: `list prints the hosts that this one talks to and their keys.
 
 ` + statusText,
 		Args: wants(0),
@@ -143,7 +147,7 @@ func keysList(std streams, dir linkkeys.Dir, asJSON bool) error {
 	own := "no key of its own: make one with " + dir.Command("init")
 	switch id, err := keys.LoadIdentity(dir.Path); {
 	case err == nil:
-		sum.Key, own = id.Public().String(), "this host is "+id.Public().Short()
+		sum.Key, own = id.Public().String(), "this host is "+id.Public().String()
 	case !errors.Is(err, keys.ErrNoIdentity):
 		return keysError(err)
 	}
@@ -157,7 +161,7 @@ func keysList(std streams, dir linkkeys.Dir, asJSON bool) error {
 	}
 	tw := tabwriter.NewWriter(std.out, 0, 0, 2, ' ', 0)
 	for _, p := range peers {
-		printTo(tw, "%s\t%s\n", p.Name, p.Key.Short())
+		printTo(tw, "%s\t%s\n", p.Name, p.Key.String())
 	}
 	if err := tw.Flush(); err != nil {
 		return err
@@ -170,9 +174,10 @@ func newKeysRevoke(std streams, f *keysFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "revoke NAME",
 		Short: "talk no longer to a host",
-		Long: `revoke takes a host, by its name or its key, out of those that this one talks to.
-Programs that run end its connections within seconds. To be rid of a key that is
-in the wrong hands, revoke it on every host that has it.
+		Long: `revoke takes a host, by its name or its key, out of those that this one talks to,
+under every name that its key has. Programs that run end its connections within
+seconds. To be rid of a key that is in the wrong hands, revoke it on every host
+that has it.
 
 ` + statusText,
 		Example:           `  pdlink keys revoke spark1`,
@@ -183,30 +188,41 @@ in the wrong hands, revoke it on every host that has it.
 			if err != nil {
 				return err
 			}
-			return keysRevoke(std, dir, args[0], f.asJSON)
+			return keysRevoke(c.Context(), std, dir, args[0], f.asJSON)
 		},
 	}
 }
 
 // revocation is what `pdlink keys revoke --json` prints.
 type revocation struct {
-	Dir  string `json:"dir"`
+	Dir   string    `json:"dir"`
+	Peers []revoked `json:"peers"` // under every name; at least one
+}
+
+// revoked is one name that a key had.
+type revoked struct {
 	Name string `json:"name"`
 	Key  string `json:"key"`
 }
 
-func keysRevoke(std streams, dir linkkeys.Dir, nameOrKey string, asJSON bool) error {
-	p, err := keys.RemovePeer(dir.Path, nameOrKey)
+func keysRevoke(ctx context.Context, std streams, dir linkkeys.Dir, nameOrKey string, asJSON bool) error {
+	peers, err := keys.RemovePeer(ctx, dir.Path, nameOrKey)
 	if errors.Is(err, keys.ErrUnknownPeer) {
 		return fmt.Errorf("%w: %s names those that are there", err, dir.Command("list"))
 	}
 	if err != nil {
 		return keysError(err)
 	}
-	if asJSON {
-		return std.json(revocation{dir.Path, p.Name, p.Key.String()})
+	r := revocation{Dir: dir.Path}
+	for _, p := range peers {
+		r.Peers = append(r.Peers, revoked{p.Name, p.Key.String()})
+		if !asJSON {
+			std.printf("revoked %s, %s: connections with it end within seconds\n", p.Name, p.Key.Short())
+		}
 	}
-	std.printf("revoked %s, %s: connections with it end within seconds\n", p.Name, p.Key.Short())
+	if asJSON {
+		return std.json(r)
+	}
 	return nil
 }
 

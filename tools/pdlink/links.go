@@ -120,9 +120,13 @@ func misused(err error) bool {
 // dialError adds to an error of Dial what to do about it.
 func dialError(ctx context.Context, err error) error {
 	var hint string
+	var keyed keyedError
+	withKeys := errors.As(err, &keyed)
 	switch {
-	case err == nil || ctx.Err() != nil || misused(err) || linkkeys.Refused(err):
+	case err == nil || ctx.Err() != nil || misused(err) || linkkeys.Refused(err) || errors.Is(err, tcp.ErrTurnedAway):
 		return err
+	case withKeys && (errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT)):
+		hint = "nobody listens there: is `pdlink decode` running?"
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT): // no such socket
 		hint = "nobody listens there: is `pdlink decode` running, and the ssh tunnel to it up?"
 	case errors.Is(err, transport.ErrIncompatible):
@@ -131,6 +135,8 @@ func dialError(ctx context.Context, err error) error {
 		hint = "no answer in time: is it `pdlink decode` that listens there, and does its host respond?"
 	case errors.Is(err, transport.ErrProtocol):
 		hint = "something other than `pdlink decode` answered: check the port"
+	case withKeys && (errors.Is(err, transport.ErrLost) || errors.Is(err, syscall.ECONNRESET)):
+		hint = "the other end hung up before it proved who it is: is it `pdlink decode` that listens there, and does its log say why?"
 	case errors.Is(err, transport.ErrLost), errors.Is(err, syscall.ECONNRESET):
 		hint = "the other end hung up at once: through an ssh tunnel this means that `pdlink decode` is not running at its end"
 	default:

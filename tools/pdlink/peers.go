@@ -61,7 +61,7 @@ func (c namedConn) Accept(ctx context.Context) (transport.Offer, error) {
 	if err == nil {
 		return namedOffer{o, c}, nil
 	}
-	if errors.Is(err, keys.ErrUnknownPeer) && c.link.reject != nil {
+	if errors.Is(err, keys.ErrRevoked) && c.link.reject != nil {
 		c.link.reject(c.Facts().Remote, err)
 	}
 	return nil, err
@@ -93,14 +93,22 @@ type keyedLink struct {
 // Dial implements transport.Link.
 func (l *keyedLink) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	c, err := l.Link.Dial(ctx, addr)
-	if err != nil {
+	switch {
+	case err != nil && l.keys.Store != nil:
+		return nil, keyedError{l.keys.Explain(err)}
+	case err != nil:
 		return nil, l.keys.Explain(err)
-	}
-	if l.keys.Store == nil {
+	case l.keys.Store == nil:
 		return c, nil
 	}
 	return namedConn{c, l}, nil
 }
+
+// keyedError is an error of Dial where keys are used: so no ssh tunnel is.
+type keyedError struct{ error }
+
+// Unwrap returns the error itself.
+func (e keyedError) Unwrap() error { return e.error }
 
 // Listen implements transport.Link.
 func (l *keyedLink) Listen(ctx context.Context, addr string) (transport.Listener, error) {

@@ -8,6 +8,7 @@
 //
 //	identity   the private key: PKCS #8 in PEM, mode 0600
 //	peers      one "NAME PUBLIC-KEY" a line; # begins a comment
+//	.lock      held while one of them changes
 //
 // Both are refused when somebody else could have written them, the private key
 // also when somebody else could read it. On systems without such modes the
@@ -15,5 +16,8 @@
 //
 // A [Store] is the live view of a directory for a process that has connections:
 // it makes the TLS configurations, and when a peer leaves the file it ends that
-// peer's admissions within seconds.
+// peer's admissions within seconds. Where the file is in doubt nobody is a peer: a
+// name or a key that two lines have belongs to neither, a file that others can
+// write or that this process may not read has none, and one that cannot be read
+// for other reasons has none after a while.
 package keys

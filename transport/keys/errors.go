@@ -28,6 +28,14 @@ var (
 	// would be paired with another: revoke it first.
 	ErrPeerExists = errors.New("keys: peer exists")
 
+	// ErrRevoked is why a connection ends whose peer was taken out of the peers
+	// file.
+	ErrRevoked = errors.New("keys: revoked")
+
+	// ErrLocked is returned when somebody else has been changing the directory
+	// for seconds: wait for it, or end it.
+	ErrLocked = errors.New("keys: locked")
+
 	// ErrBadKey is returned for a public key, or a peer's name, that is mistyped.
 	ErrBadKey = errors.New("keys: bad key")
 
@@ -35,6 +43,6 @@ var (
 	ErrBadFile = errors.New("keys: bad file")
 
 	// ErrPermissions is returned for a file or directory that others can write,
-	// or a private key that others can read.
+	// a private key that others can read, and what this process may not read.
 	ErrPermissions = errors.New("keys: unsafe permissions")
 )

@@ -26,10 +26,10 @@ func wantMode(t *testing.T, path string, want fs.FileMode) {
 
 func TestModesOfNewFiles(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
-	if _, err := keys.Init(dir, false); err != nil {
+	if _, err := keys.Init(t.Context(), dir, false); err != nil {
 		t.Fatal(err)
 	}
-	if err := keys.AddPeer(dir, keys.Peer{Name: "p", Key: parse(t, rfcText)}); err != nil {
+	if err := keys.AddPeer(t.Context(), dir, keys.Peer{Name: "p", Key: parse(t, rfcText)}); err != nil {
 		t.Fatal(err)
 	}
 	wantMode(t, dir, 0o700)
@@ -37,11 +37,12 @@ func TestModesOfNewFiles(t *testing.T) {
 	wantMode(t, filepath.Join(dir, keys.PeersFile), 0o600)
 	// A peers file that others may read may stay readable only by its owner.
 	os.Chmod(filepath.Join(dir, keys.PeersFile), 0o644)
-	if _, err := keys.RemovePeer(dir, "p"); err != nil {
+	if _, err := keys.RemovePeer(t.Context(), dir, "p"); err != nil {
 		t.Fatal(err)
 	}
 	wantMode(t, filepath.Join(dir, keys.PeersFile), 0o600)
-	if names := list(t, dir); len(names) != 2 {
+	wantMode(t, filepath.Join(dir, ".lock"), 0o600)
+	if names := list(t, dir); len(names) != 3 {
 		t.Errorf("files left: %v", names)
 	}
 }
@@ -97,10 +98,10 @@ func TestUnsafeFiles(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "keys")
-			if _, err := keys.Init(dir, false); err != nil {
+			if _, err := keys.Init(t.Context(), dir, false); err != nil {
 				t.Fatal(err)
 			}
-			if err := keys.AddPeer(dir, keys.Peer{Name: "p", Key: parse(t, rfcText)}); err != nil {
+			if err := keys.AddPeer(t.Context(), dir, keys.Peer{Name: "p", Key: parse(t, rfcText)}); err != nil {
 				t.Fatal(err)
 			}
 			if err := tt.change(dir, filepath.Join(dir, tt.file)); err != nil {
@@ -120,10 +121,10 @@ func TestUnsafeFiles(t *testing.T) {
 func TestUnsafeDirectoryIsNotWritten(t *testing.T) {
 	dir := t.TempDir()
 	os.Chmod(dir, 0o777)
-	if _, err := keys.Init(dir, false); !errors.Is(err, keys.ErrPermissions) {
+	if _, err := keys.Init(t.Context(), dir, false); !errors.Is(err, keys.ErrPermissions) {
 		t.Errorf("Init: %v", err)
 	}
-	if err := keys.AddPeer(dir, keys.Peer{Name: "p", Key: parse(t, rfcText)}); !errors.Is(err, keys.ErrPermissions) {
+	if err := keys.AddPeer(t.Context(), dir, keys.Peer{Name: "p", Key: parse(t, rfcText)}); !errors.Is(err, keys.ErrPermissions) {
 		t.Errorf("AddPeer: %v", err)
 	}
 	if names := list(t, dir); len(names) != 0 {

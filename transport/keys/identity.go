@@ -2,6 +2,7 @@ package keys
 
 import (
 	"bytes"
+	"context"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/x509"
@@ -31,9 +32,10 @@ func (id *Identity) GoString() string { return id.String() }
 
 // Init makes a new identity and its file in dir, which is made where there is
 // none. With replace it takes the place of the one that is there: every peer then
-// has to pair with this host again. Errors: ErrIdentityExists, ErrPermissions,
-// what the file system said.
-func Init(dir string, replace bool) (*Identity, error) {
+// has to pair with this host again. The context bounds the wait for another change
+// of the directory. Errors: ErrIdentityExists, ErrPermissions, ErrLocked, the
+// context's, what the file system said.
+func Init(ctx context.Context, dir string, replace bool) (*Identity, error) {
 	_, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("keys: make a key: %w", err)
@@ -42,9 +44,11 @@ func Init(dir string, replace bool) (*Identity, error) {
 	if err != nil {
 		return nil, fmt.Errorf("keys: encode the key: %w", err)
 	}
+	defer clear(der)
 	content := pem.EncodeToMemory(&pem.Block{Type: pemType, Bytes: der})
+	defer clear(content)
 	path := filepath.Join(dir, IdentityFile)
-	err = change(dir, func() error { return writeFile(path, content, replace) })
+	err = change(ctx, dir, func() error { return writeFile(path, content, replace) })
 	if errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("%w: %s: another one would make every peer pair again", ErrIdentityExists, path)
 	}

@@ -6,6 +6,8 @@ import "time"
 const (
 	IdentityFile = "identity"
 	PeersFile    = "peers"
+	lockFile     = ".lock" // of mode 0600: who cannot open it cannot hold it
+	newPrefix    = ".new-" // of a file that is being written
 )
 
 // ALPN is the protocol that both ends name in the TLS handshake. It keeps a
@@ -21,6 +23,28 @@ const (
 
 	// maxName bounds a peer's name, in bytes: as long as a label of a host name.
 	maxName = 63
+
+	// maxQuoted bounds how much of a text that the user gave in a key's or a name's
+	// place a message repeats, in bytes: a private key may have been pasted there,
+	// and the first 21 letters of its file's body are the same in every one.
+	maxQuoted = 20
+
+	// maxTold bounds how many wrong lines of a peers file an error tells of. A
+	// file of rubbish has half a million.
+	maxTold = 5
+
+	// lockWait bounds the wait for another change of the same directory, which
+	// takes milliseconds, and lockPause is between two attempts.
+	lockWait  = 5 * time.Second
+	lockPause = 20 * time.Millisecond
+
+	// blindLimit is how long a Store goes on with the peers that it knows while
+	// it cannot read the file: longer than a file server's restart of moments,
+	// and short, because whoever was revoked meanwhile is still connected.
+	blindLimit = 10 * time.Second
+
+	// blindRepeat is how often it says again that it cannot.
+	blindRepeat = time.Minute
 
 	// defaultPoll is how often a Store looks at the peers file. A change counts
 	// when two looks have seen it, so it takes effect after one to two seconds;

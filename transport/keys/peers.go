@@ -2,6 +2,7 @@ package keys
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -32,7 +33,7 @@ func CheckName(name string) error {
 		}
 	}
 	if !ok {
-		return fmt.Errorf("%w: name %.70q: want at most %d letters, digits, '-', '_' and '.', a letter or digit first", ErrBadKey, name, maxName)
+		return fmt.Errorf("%w: name %.20q: want at most %d letters, digits, '-', '_' and '.', a letter or digit first", ErrBadKey, name, maxName)
 	}
 	if strings.HasPrefix(strings.ToLower(name), textPrefix) {
 		return fmt.Errorf("%w: %.20q is no name: it looks like a key", ErrBadKey, name)
@@ -56,16 +57,17 @@ func LoadPeers(dir string) ([]Peer, error) {
 }
 
 // AddPeer adds a peer to the file of dir. Comments and other lines stay. A peer
-// that is there, name and key, is no error. Errors: ErrBadKey, ErrPeerExists, and
-// those of LoadPeers.
-func AddPeer(dir string, p Peer) error {
+// that is there, name and key, is no error. The context bounds the wait for another
+// change of the directory. Errors: ErrBadKey, ErrPeerExists, ErrLocked, the
+// context's, and those of LoadPeers.
+func AddPeer(ctx context.Context, dir string, p Peer) error {
 	if err := CheckName(p.Name); err != nil {
 		return err
 	}
 	if p.Key == (PublicKey{}) {
 		return fmt.Errorf("%w: peer %s has no key", ErrBadKey, p.Name)
 	}
-	return change(dir, func() error {
+	return change(ctx, dir, func() error {
 		b, err := readPeers(dir)
 		if err != nil {
 			return err
@@ -100,33 +102,65 @@ func AddPeer(dir string, p Peer) error {
 }
 
 // RemovePeer takes the peer with this name, or with this public key, out of the
-// file of dir, and returns it. Other lines stay, also those that are wrong: it
-// must be possible to revoke a peer whatever else is in the file. Errors:
-// ErrUnknownPeer, ErrPermissions, what the file system said.
-func RemovePeer(dir, nameOrKey string) (Peer, error) {
-	var removed Peer
-	err := change(dir, func() error {
+// file of dir: every line that has its key, under whatever name, and right or
+// wrong otherwise. It returns the peers that it took out, at least one, in the
+// file's order. Other lines stay, also those that are wrong: it must be possible
+// to revoke a peer whatever else is in the file. The context bounds the wait for
+// another change of the directory. Errors: ErrUnknownPeer, ErrPermissions,
+// ErrLocked, the context's, what the file system said.
+func RemovePeer(ctx context.Context, dir, nameOrKey string) (removed []Peer, err error) {
+	err = change(ctx, dir, func() error {
 		b, err := readPeers(dir)
 		if err != nil {
 			return err
 		}
+		path := filepath.Join(dir, PeersFile)
+		keys := keysOf(b, nameOrKey)
+		if len(keys) == 0 {
+			return fmt.Errorf("%w: %.20q is not in %s", ErrUnknownPeer, nameOrKey, path)
+		}
 		var kept []byte
-		found := false
 		for line := range bytes.Lines(b) {
 			p, _, err := parsePeer(line)
-			if err == nil && (p.Name == nameOrKey || p.Key.String() == strings.ToLower(nameOrKey)) {
-				removed, found = p, true
-				continue
+			switch {
+			case err != nil && mentions(line, keys): // it would be a peer again once mended
+			case err == nil && keys[p.Key]:
+				removed = append(removed, p)
+			default:
+				kept = append(kept, line...)
 			}
-			kept = append(kept, line...)
-		}
-		path := filepath.Join(dir, PeersFile)
-		if !found {
-			return fmt.Errorf("%w: %.80q is not in %s", ErrUnknownPeer, nameOrKey, path)
 		}
 		return writeFile(path, kept, true)
 	})
-	return removed, err
+	if err != nil {
+		return nil, err
+	}
+	return removed, nil
+}
+
+// keysOf are the keys of the peers in a file's content that have this name, or
+// this key.
+func keysOf(b []byte, nameOrKey string) map[PublicKey]bool {
+	wanted, err := ParsePublic(nameOrKey)
+	isKey := err == nil
+	found := map[PublicKey]bool{}
+	for line := range bytes.Lines(b) {
+		p, some, err := parsePeer(line)
+		if some && err == nil && (p.Name == nameOrKey || isKey && p.Key == wanted) {
+			found[p.Key] = true
+		}
+	}
+	return found
+}
+
+// mentions says whether a line that is wrong has one of the keys all the same.
+func mentions(line []byte, keys map[PublicKey]bool) bool {
+	for _, word := range words(line) {
+		if k, err := ParsePublic(word); err == nil && keys[k] {
+			return true
+		}
+	}
+	return false
 }
 
 // readPeers returns the content of the peers file; nothing when there is none.
@@ -139,12 +173,20 @@ func readPeers(dir string) ([]byte, error) {
 }
 
 // parsePeers returns the peers of a file's content and, as one error that Is
-// ErrBadFile, what is wrong with the other lines. A line that is wrong is nobody:
-// it takes nothing from the others.
+// ErrBadFile, what is wrong with the first of the other lines. A line that is wrong
+// is nobody: it takes nothing from the others. A name or a key that several lines
+// have is nobody's: which of them was meant cannot be known, and when one is taken
+// out the other must not be what keeps the host connected.
 func parsePeers(path string, b []byte) ([]Peer, error) {
+	names, owners := map[string]int{}, map[PublicKey]int{}
+	for line := range bytes.Lines(b) {
+		if p, some, err := parsePeer(line); some && err == nil {
+			names[p.Name]++
+			owners[p.Key]++
+		}
+	}
 	var peers []Peer
-	var bad []error
-	names, owners := map[string]bool{}, map[PublicKey]string{}
+	bad := badLines{path: path}
 	n := 0
 	for line := range bytes.Lines(b) {
 		n++
@@ -153,25 +195,53 @@ func parsePeers(path string, b []byte) ([]Peer, error) {
 		case !some:
 			continue
 		case err != nil:
-		case names[p.Name]:
-			err = fmt.Errorf("the name %s is there twice", p.Name)
-		case owners[p.Key] != "":
-			err = fmt.Errorf("%s has the key of %s", p.Name, owners[p.Key])
+		case names[p.Name] > 1:
+			err = fmt.Errorf("the name %s is there %d times: none of them counts", p.Name, names[p.Name])
+		case owners[p.Key] > 1:
+			err = fmt.Errorf("%s has a key that is there %d times, %s: none of them counts", p.Name, owners[p.Key], p.Key.Short())
 		}
 		if err != nil {
-			bad = append(bad, fmt.Errorf("%w: %s, line %d: %w", ErrBadFile, path, n, err))
+			bad.add(n, err)
 			continue
 		}
-		names[p.Name], owners[p.Key] = true, p.Name
 		peers = append(peers, p)
 	}
-	return peers, errors.Join(bad...)
+	return peers, bad.err()
+}
+
+// badLines are the lines of a file that are wrong. It keeps a few and counts the
+// rest.
+type badLines struct {
+	path string
+	told []error
+	more int
+}
+
+func (b *badLines) add(n int, why error) {
+	if len(b.told) == maxTold {
+		b.more++
+		return
+	}
+	b.told = append(b.told, fmt.Errorf("%w: %s, line %d: %w", ErrBadFile, b.path, n, why))
+}
+
+// err is nil where no line is wrong.
+func (b *badLines) err() error {
+	if b.more > 0 {
+		return errors.Join(append(b.told, fmt.Errorf("%w: %s: and %d more lines", ErrBadFile, b.path, b.more))...)
+	}
+	return errors.Join(b.told...)
+}
+
+// words are those of a line without its comment.
+func words(line []byte) []string {
+	text, _, _ := strings.Cut(string(line), "#")
+	return strings.Fields(text)
 }
 
 // parsePeer reads one line; some is false when there is nothing but a comment.
 func parsePeer(line []byte) (p Peer, some bool, err error) {
-	text, _, _ := strings.Cut(string(line), "#")
-	fields := strings.Fields(text)
+	fields := words(line)
 	if len(fields) == 0 {
 		return Peer{}, false, nil
 	}

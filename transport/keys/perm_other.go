@@ -19,5 +19,8 @@ func checkOwner(string, fs.FileInfo) error { return nil }
 // checkMode has no modes to check.
 func checkMode(string, fs.FileInfo, fs.FileMode, string) error { return nil }
 
-// lock cannot lock a directory: two changes at the same time may lose one.
-func lock(*os.File) error { return nil }
+// tryLock cannot lock a file: two changes at the same time may lose one.
+func tryLock(*os.File) (bool, error) { return true, nil }
+
+// outOfFiles does not know.
+func outOfFiles(error) bool { return false }

@@ -35,18 +35,27 @@ func checkOwner(path string, fi fs.FileInfo) error {
 // checkMode refuses the bits of the file mode that are in not.
 func checkMode(path string, fi fs.FileInfo, not fs.FileMode, fix string) error {
 	if m := fi.Mode().Perm(); m&not != 0 {
-		return fmt.Errorf("%w: %s has mode %04o: run `chmod %s %s`", ErrPermissions, path, m, fix, path)
+		return fmt.Errorf("%w: %s has mode %04o: run `chmod %s %s`", ErrPermissions, path, m, fix, ShellPath(path))
 	}
 	return nil
 }
 
-// lock waits for the exclusive right to change the files of a directory. It ends
-// with the file, so the kernel gives it up when the process dies.
-func lock(dir *os.File) error {
+// tryLock takes the exclusive right to a file that the caller has open, unless
+// somebody has it. It ends with the file, so the kernel gives it up when the
+// process dies.
+func tryLock(f *os.File) (bool, error) {
 	for {
-		err := unix.Flock(int(dir.Fd()), unix.LOCK_EX)
-		if !errors.Is(err, unix.EINTR) {
-			return os.NewSyscallError("flock", err)
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return true, nil
+		case errors.Is(err, unix.EWOULDBLOCK):
+			return false, nil
+		case !errors.Is(err, unix.EINTR):
+			return false, fmt.Errorf("keys: lock %s: %w", f.Name(), err)
 		}
 	}
 }
+
+// outOfFiles says whether an open failed for want of descriptors.
+func outOfFiles(err error) bool { return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) }

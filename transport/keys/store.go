@@ -3,7 +3,6 @@ package keys
 import (
 	"bytes"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -19,10 +18,13 @@ type Options struct {
 
 	// OnProblem, when set, is told once of each state of the peers file that is
 	// not right while the store is open. When lines are wrong (ErrBadFile) the
-	// others count; when the file is not to be trusted (ErrPermissions) nobody is
-	// a peer; when the system could not read it, for want of descriptors for
-	// example, the peers stay as they are. It is called from one goroutine at a
-	// time.
+	// others count; when the file is not to be trusted, or this process may not
+	// read it (ErrPermissions), nobody is a peer; when it cannot be read for
+	// another reason, for want of descriptors for example, the peers stay as they
+	// are for ten seconds, then nobody is one, and that is told of again every
+	// minute. It is called from one goroutine at a time, and not from the one that
+	// follows the file: while it hangs, revocations count all the same, and of
+	// what happens meanwhile it is told the last.
 	OnProblem func(error)
 }
 
@@ -38,9 +40,10 @@ type Store struct {
 	mu    sync.Mutex // guards peers and the channels in it
 	peers map[PublicKey]*pinned
 
-	stop    chan struct{}
-	stopped sync.Once
-	done    chan struct{} // closed when the poll has ended
+	problems chan view // capacity 1: the last that OnProblem was not told of
+	stop     chan struct{}
+	stopped  sync.Once
+	running  sync.WaitGroup
 }
 
 // pinned is a peer that may connect.
@@ -53,9 +56,9 @@ type pinned struct {
 type Admission struct {
 	Peer Peer
 
-	// Revoked is closed when the peer is no longer in the peers file. Whoever
-	// holds a connection of the peer must end it then. It is not closed when the
-	// store is.
+	// Revoked is closed when the peer, by this name and key, is no longer in the
+	// peers file. Whoever holds a connection of the peer must end it then. It is
+	// not closed when the store is.
 	Revoked <-chan struct{}
 }
 
@@ -76,25 +79,29 @@ func Open(dir string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	look := lookAt(dir)
-	peers, err := look.peers(dir)
+	w := &watch{dir: dir, read: readPeers}
+	w.used = w.look()
+	w.last = w.used
+	peers, err := w.used.peers(dir)
 	if err != nil {
+		w.close()
 		return nil, err
 	}
 	s := &Store{
 		dir: dir, o: o, id: id, cert: cert, peers: map[PublicKey]*pinned{},
-		stop: make(chan struct{}), done: make(chan struct{}),
+		problems: make(chan view, 1), stop: make(chan struct{}),
 	}
 	s.apply(peers)
-	go s.poll(look)
+	s.running.Go(func() { s.poll(w) })
+	s.running.Go(s.tell)
 	return s, nil
 }
 
-// Close stops the watch and waits for it. Admissions stay as they are. It is
-// idempotent.
+// Close stops the watch and waits for it, and for a call of OnProblem. Admissions
+// stay as they are. It is idempotent.
 func (s *Store) Close() error {
 	s.stopped.Do(func() { close(s.stop) })
-	<-s.done
+	s.running.Wait()
 	return nil
 }
 
@@ -119,8 +126,8 @@ func (s *Store) Admit(key PublicKey) (Admission, error) {
 	defer s.mu.Unlock()
 	p := s.peers[key]
 	if p == nil {
-		return Admission{}, fmt.Errorf("%w: key %s is not in %s: run `pdlink keys pair NAME %v` here if you know whose it is",
-			ErrUnknownPeer, key.Short(), filepath.Join(s.dir, PeersFile), key)
+		return Admission{}, fmt.Errorf("%w: key %s is not in %s: if you know whose it is, run here the `pdlink keys pair` line that `pdlink keys show` prints there",
+			ErrUnknownPeer, key.Short(), filepath.Join(s.dir, PeersFile))
 	}
 	return Admission{Peer{p.name, key}, p.gone}, nil
 }
@@ -132,86 +139,65 @@ func (s *Store) byName(name string) (PublicKey, error) {
 			return p.Key, nil
 		}
 	}
-	return PublicKey{}, fmt.Errorf("%w: %.80q is not in %s: run `pdlink keys pair %.80s KEY` with the key that `pdlink keys show` prints there",
-		ErrUnknownPeer, name, filepath.Join(s.dir, PeersFile), name)
+	as := "NAME"
+	if CheckName(name) == nil && len(name) <= maxQuoted {
+		as = name
+	}
+	return PublicKey{}, fmt.Errorf("%w: %.*q is not in %s: run `pdlink keys pair %s KEY` with the key that `pdlink keys show` prints there",
+		ErrUnknownPeer, maxQuoted, name, filepath.Join(s.dir, PeersFile), as)
 }
 
-// apply makes list the peers, and ends the admissions of all others.
+// apply makes list the peers, and ends the admissions of all others. Under another
+// name a key is another peer: what was admitted goes by the old one.
 func (s *Store) apply(list []Peer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := make(map[PublicKey]*pinned, len(list))
 	for _, p := range list {
-		if old := s.peers[p.Key]; old != nil {
-			old.name = p.Name
+		if old := s.peers[p.Key]; old != nil && old.name == p.Name {
 			now[p.Key] = old
 			continue
 		}
 		now[p.Key] = &pinned{p.Name, make(chan struct{})}
 	}
 	for k, p := range s.peers {
-		if now[k] == nil {
+		if now[k] != p {
 			close(p.gone)
 		}
 	}
 	s.peers = now
 }
 
-// look is what one look at the peers file saw.
-type look struct {
-	content []byte
-	err     error
-}
-
-func lookAt(dir string) look {
-	b, err := readPeers(dir)
-	return look{b, err}
-}
-
-// same says whether two looks saw the same; errors are the same when they read
-// the same.
-func (l look) same(m look) bool {
-	if l.err != nil || m.err != nil {
-		return l.err != nil && m.err != nil && l.err.Error() == m.err.Error()
-	}
-	return bytes.Equal(l.content, m.content)
-}
-
-// peers is what the look means.
-func (l look) peers(dir string) ([]Peer, error) {
-	if l.err != nil {
-		return nil, l.err
-	}
-	return parsePeers(filepath.Join(dir, PeersFile), l.content)
-}
-
-// poll follows the file; used is the look that the peers are from. A change must
-// be seen twice: an editor may be in the middle of writing, and half a file must
-// not end a connection.
-func (s *Store) poll(used look) {
-	defer close(s.done)
+// poll follows the file.
+func (s *Store) poll(w *watch) {
+	defer close(s.problems)
+	defer w.close()
 	t := time.NewTicker(s.o.Poll)
 	defer t.Stop()
-	last := used
 	for {
 		select {
 		case <-t.C:
 		case <-s.stop:
 			return
 		}
-		now := lookAt(s.dir)
-		settled := now.same(last)
-		last = now
-		if !settled || now.same(used) {
+		v := w.next(time.Now())
+		if v.changed {
+			s.apply(v.peers)
+		}
+		if v.problem == nil {
 			continue
 		}
-		used = now
-		peers, err := now.peers(s.dir)
-		if err == nil || errors.Is(err, ErrBadFile) || errors.Is(err, ErrPermissions) {
-			s.apply(peers)
+		select { // what was not told yet is out of date
+		case <-s.problems:
+		default:
 		}
-		if err != nil {
-			s.o.OnProblem(err)
-		}
+		s.problems <- v
+	}
+}
+
+// tell hands problems to OnProblem.
+func (s *Store) tell() {
+	for v := range s.problems {
+		s.o.OnProblem(v.problem)
 	}
 }

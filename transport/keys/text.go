@@ -22,6 +22,21 @@ const (
 	shortText  = len(textPrefix) + 8
 )
 
+// ShellPath returns a path as one word of a POSIX shell's command line, for a
+// command that a message tells the user to run.
+func ShellPath(path string) string {
+	if strings.HasPrefix(path, "-") {
+		path = "./" + path // it would be an option
+	}
+	plain := func(c rune) bool {
+		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("/._-+=:,@%", c)
+	}
+	if path != "" && strings.IndexFunc(path, func(c rune) bool { return !plain(c) }) < 0 {
+		return path
+	}
+	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
+}
+
 // digits are RFC 4648's, in lower case.
 func digits() *base32.Encoding {
 	return base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)

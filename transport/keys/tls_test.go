@@ -25,11 +25,11 @@ import (
 func host(t *testing.T, peers ...keys.Peer) *keys.Store {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "keys")
-	if _, err := keys.Init(dir, false); err != nil {
+	if _, err := keys.Init(t.Context(), dir, false); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range peers {
-		if err := keys.AddPeer(dir, p); err != nil {
+		if err := keys.AddPeer(t.Context(), dir, p); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -50,16 +50,16 @@ func open(t *testing.T, dir string) *keys.Store {
 func hosts(t *testing.T) (server, client *keys.Store) {
 	t.Helper()
 	serverDir, clientDir := filepath.Join(t.TempDir(), "keys"), filepath.Join(t.TempDir(), "keys")
-	sid, err := keys.Init(serverDir, false)
+	sid, err := keys.Init(t.Context(), serverDir, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cid, err := keys.Init(clientDir, false)
+	cid, err := keys.Init(t.Context(), clientDir, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for dir, p := range map[string]keys.Peer{serverDir: {Name: "client", Key: cid.Public()}, clientDir: {Name: "server", Key: sid.Public()}} {
-		if err := keys.AddPeer(dir, p); err != nil {
+		if err := keys.AddPeer(t.Context(), dir, p); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -190,11 +190,11 @@ func TestStrangers(t *testing.T) {
 	}
 	// Pinned, but not the one that was dialled.
 	third, both := host(t), filepath.Join(t.TempDir(), "keys")
-	if _, err := keys.Init(both, false); err != nil {
+	if _, err := keys.Init(t.Context(), both, false); err != nil {
 		t.Fatal(err)
 	}
 	for name, k := range map[string]keys.PublicKey{"server": server.Public(), "third": third.Public()} {
-		if err := keys.AddPeer(both, keys.Peer{Name: name, Key: k}); err != nil {
+		if err := keys.AddPeer(t.Context(), both, keys.Peer{Name: name, Key: k}); err != nil {
 			t.Fatal(err)
 		}
 	}

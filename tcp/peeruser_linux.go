@@ -1,0 +1,24 @@
+package tcp
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// userOf returns the user whose process listened at, or dialled, the other end of a
+// Unix socket.
+func userOf(c socket) (uid uint32, known bool, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, false, err
+	}
+	var cred *unix.Ucred
+	if e := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); e != nil {
+		err = e
+	}
+	if err != nil {
+		return 0, false, os.NewSyscallError("getsockopt", err)
+	}
+	return cred.Uid, true, nil
+}
