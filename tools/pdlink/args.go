@@ -19,7 +19,7 @@ func group(c *cobra.Command, args []string) error {
 		return nil
 	}
 	c.SuggestionsMinimumDistance = typoDistance
-	return fmt.Errorf("unknown command %q of %s%s%s", args[0], c.CommandPath(), meant(c.SuggestionsFor(args[0])), seeHelp(c))
+	return fmt.Errorf("unknown command %.20q of %s%s%s", args[0], c.CommandPath(), meant(c.SuggestionsFor(args[0])), seeHelp(c))
 }
 
 // wants checks a command's arguments: names say what each is, the first least of
@@ -30,9 +30,9 @@ func wants(least int, names ...string) cobra.PositionalArgs {
 		case len(args) < least:
 			return fmt.Errorf("%s: %s is missing%s", c.CommandPath(), names[len(args)], seeHelp(c))
 		case len(args) > len(names) && len(names) == 0:
-			return fmt.Errorf("%s takes no arguments, but there is %q%s", c.CommandPath(), args[0], seeHelp(c))
+			return fmt.Errorf("%s takes no arguments, but there is %.20q%s", c.CommandPath(), args[0], seeHelp(c))
 		case len(args) > len(names):
-			return fmt.Errorf("%s takes %s, but there is also %q%s", c.CommandPath(), strings.Join(names, " "), args[len(names)], seeHelp(c))
+			return fmt.Errorf("%s takes %s, but there is also %.20q%s", c.CommandPath(), strings.Join(names, " "), args[len(names)], seeHelp(c))
 		}
 		return nil
 	}
