@@ -177,8 +177,20 @@ cross-qemu: $(CHECK)
 		-exec '$(QEMU)' -skip '$(SLOW_SKIP)' $(QEMUPKGS) | $(CHECK)
 
 .PHONY: test-decoder
-test-decoder: build ## does a real decoder adopt our blocks? (installs one into .build/testdecoder on the first run)
+test-decoder: build ## does a real decoder adopt our blocks, by itself and by our plug-in? (installs one into .build/testdecoder on the first run)
 	PYTHON='$(PYTHON)' bridge/omlx/testdecoder/run.sh $(BUILD)
+	PYTHON='$(PYTHON)' bridge/omlx/plugin/tests/decoder/run.sh $(BUILD)
+
+.PHONY: test-python
+test-python: ## types, unit tests and wheels of the Python packages
+	PYTHON='$(PYTHON)' bridge/vllm/tests/check.sh $(BUILD)
+	cd bridge/omlx/plugin && PYTHONDONTWRITEBYTECODE=1 && export PYTHONDONTWRITEBYTECODE && \
+		$(BUILD)/vllm/checks/bin/python -m mypy --cache-dir $(BUILD)/vllm/mypy && \
+		$(BUILD)/vllm/checks/bin/python -m pytest -p no:cacheprovider tests/unit
+
+.PHONY: test-vllm
+test-vllm: ## the connector in real vLLM engines on this CPU (installs them into .build/vllm; some ten minutes)
+	PYTHON='$(PYTHON)' bridge/vllm/tests/engine/run.sh $(BUILD)
 
 .PHONY: clean
 clean: ## remove everything generated, tools and test decoder included

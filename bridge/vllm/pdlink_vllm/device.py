@@ -1,0 +1,146 @@
+"""Copies rows into the ring: at once on a CPU, beside the engine on a GPU."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from pdlink_vllm.request import Done, Later
+from pdlink_vllm.ring import Ring
+
+
+class Device(Protocol):
+    """Where the engine's tensors are, and how their bytes get into a ring."""
+
+    later: Later | None
+    """Runs what must wait for copies; None where none is ever waited for."""
+
+    def copy(self, source: Any, ring: Ring, at: int, check: Any) -> Done | None:
+        """Copy a tensor, of any strides, to a ring from offset at on, contiguous in the order of its dimensions.
+
+        check is a tensor of one bool on the same device, or None: copies count only if it is true. On a CPU the tensor
+        may be written again when this returns; on a device it must be memory that was gathered for the purpose.
+        """
+
+    def attach(self, ring: Ring) -> None:
+        """Make a ring ready. Called once for each ring, before the first copy."""
+
+    def close(self) -> None:
+        """Finish what runs and let the ring go."""
+
+
+class Cpu:
+    """Tensors in ordinary memory. Copies are made by numpy, in the calling thread: torch would share even small ones
+    among its threads, and one of those that the system has put aside for a moment holds up the engine.
+    """
+
+    later: Later | None = None
+
+    def attach(self, ring: Ring) -> None:
+        """See Device."""
+
+    def copy(self, source: Any, ring: Ring, at: int, check: Any) -> Done | None:
+        """See Device. check was looked at by the caller, who can do so without waiting."""
+        kind, same = (torch.int32, np.int32) if source.element_size() == 4 else (torch.int16, np.int16)
+        window = np.ndarray(tuple(source.shape), same, ring.memory, at)
+        np.copyto(window, source.detach().view(kind).numpy())  # numpy has no bfloat16: bits are bits
+        return None
+
+    def close(self) -> None:
+        """See Device."""
+
+
+class _Copied:
+    """A copy on the side stream: the event after it, and the flag that came with it."""
+
+    def __init__(self, event: Any, flag: Any) -> None:
+        self._event, self._flag = event, flag
+
+    def wait(self, seconds: float) -> bool:
+        """See Done. The event blocks without spinning and without the interpreter's lock; seconds cannot be kept for a
+        device that hangs, which ends the engine's process anyway.
+        """
+        self._event.synchronize()
+        return self._flag is None or bool(self._flag[0])
+
+
+class Cuda:
+    """Tensors of a CUDA device. Rows are put in order on the engine's stream, which is all that the engine pays; the
+    way to the ring, page-locked once, is on a stream of its own, and a thread waits for it.
+    """
+
+    def __init__(self, device: Any, log: logging.Logger) -> None:
+        """Make the stream and the thread."""
+        self._device, self._log = device, log
+        self._stream = torch.cuda.Stream(device=device)
+        self._memory: Any = None
+        self._ring: Ring | None = None
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._flags: dict[int, tuple[Any, Any]] = {}
+        self.later: Later | None = self._jobs.put
+        self._thread = threading.Thread(target=self._run, name="pdlink-commit", daemon=True)
+        self._thread.start()
+
+    def attach(self, ring: Ring) -> None:
+        """See Device. A ring that cannot be page-locked works too, but its copies hold up the engine."""
+        self._detach()
+        self._ring, self._memory = ring, torch.frombuffer(ring.memory, dtype=torch.uint8)
+        code = torch.cuda.cudart().cudaHostRegister(self._memory.data_ptr(), self._memory.numel(), 0)
+        if int(code) != 0:
+            self._log.warning("pdlink: CUDA cannot page-lock the ring (error %s), raise the memlock limit", int(code))
+
+    def _detach(self) -> None:
+        if self._memory is not None:
+            self._stream.synchronize()
+            torch.cuda.cudart().cudaHostUnregister(self._memory.data_ptr())
+        self._memory = self._ring = None
+
+    def copy(self, source: Any, ring: Ring, at: int, check: Any) -> Done | None:
+        """See Device."""
+        if ring is not self._ring:
+            self.attach(ring)
+        size = source.numel() * source.element_size()
+        window = self._memory[at : at + size].view(source.dtype).view(source.shape)
+        staged = source.contiguous()
+        made = torch.cuda.Event()
+        made.record()
+        done = torch.cuda.Event(blocking=True)
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(made)
+            window.copy_(staged, non_blocking=True)
+            flag = self._flag(check)
+            done.record(self._stream)
+        staged.record_stream(self._stream)
+        return _Copied(done, flag)
+
+    def _flag(self, check: Any) -> Any:
+        """Bring a check's bool to memory of the host, once for each check."""
+        if check is None:
+            return None
+        held = self._flags.get(id(check))
+        if held is None:
+            host = torch.empty(1, dtype=torch.bool, pin_memory=True)
+            host.copy_(check.view(1), non_blocking=True)
+            check.record_stream(self._stream)
+            self._flags = {id(check): (check, host)}  # the checks of one step come one after the other
+            return host
+        return held[1]
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except Exception:
+                self._log.exception("pdlink: handing over a slot failed")
+
+    def close(self) -> None:
+        """See Device."""
+        self._jobs.put(None)
+        self._thread.join(5)
+        self._detach()

@@ -1,0 +1,40 @@
+"""Numbers that were chosen, in one place, each with its reason."""
+
+from __future__ import annotations
+
+# Longest that one request may make the engine wait, all steps together, in seconds, unless the settings say otherwise.
+# The sidecar answers BEGIN within 2 s at the latest, and a slot comes back in milliseconds on a healthy link: who needs
+# more has a link that cannot carry the transfer.
+WAIT_BUDGET = 3.0
+
+# Longest single wait for a slot, in seconds, where the sidecar names no shorter one. Several in a row fit into the
+# budget.
+LEASE_WAIT = 1.0
+
+# Longest wait for an answer while a connection is made, in seconds. The keeper's thread waits, never the engine's.
+HELLO_WAIT = 2.0
+
+# Pause between two attempts to reach the sidecar, in seconds: the protocol asks for at least one every 0.5 s.
+RECONNECT_PAUSE = 0.4
+
+# Slots that a request asks for ahead of its need: one is being filled, one is on its way, two cover the answer's delay.
+LEASES_AHEAD = 4
+
+# Seconds that an ended request is remembered. A sidecar that is restarted meanwhile is told again what it may have
+# missed.
+END_MEMORY = 10.0
+
+# A piece that would leave less than this share of a slot is cut rather than moved to the next slot: slots stay full,
+# and a piece's 32 bytes of list are paid for by at least 64 KB of a full-size slot.
+MIN_CUT_SHARE = 64
+
+# Longest that END waits for copies of a device, in seconds; a device that needs longer is broken or busy with other
+# work.
+DEVICE_WAIT = 10.0
+
+# Limits of the engine socket (section 7 of its specification).
+MAX_ENTRIES = 126
+MIN_SLOT, MAX_SLOT = 8 << 10, 4 << 20
+MAX_RING = 512 << 20
+MAX_ARRAYS = 16384
+MAX_BLOCKS = 1 << 14

@@ -1,0 +1,447 @@
+"""One prompt's way into slots: asks for leases, fills them in order, commits them, and ends."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from pdlink_vllm import params, wire
+from pdlink_vllm.link import Given, Link, Slot, poll_until
+from pdlink_vllm.packing import Cut, Cutter, Place, Space
+from pdlink_vllm.ring import Ring
+from pdlink_vllm.wire import ArrayId, Code, Entry, Kind, Message, Mode
+
+
+class Done(Protocol):
+    """A copy that a device makes while the engine goes on."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the bytes are in memory and known to be the right ones. False: they are not, or not in time."""
+
+
+# Writes one cut's bytes into a ring from an offset on. Returns None when they are there, or what to wait for.
+Fill = Callable[[Ring, int, Cut], Done | None]
+
+# Hands a slot over once everything in it is done; runs where waiting does not hold up the engine.
+Later = Callable[[Callable[[], None]], None]
+
+
+class State(enum.Enum):
+    """Life of a request."""
+
+    BEGINNING = 1  # BEGIN was said
+    LIVE = 2  # BEGUN came
+    ENDED = 3  # we said END
+    OVER = 4  # nothing more will come of it, whoever decided that
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What the worker has: fields of BEGIN."""
+
+    transfer: bytes
+    prompt_tokens: int
+    first_token: int
+    mode: Mode
+    dtype: wire.DType
+    row_bytes: int
+    budget: float = params.WAIT_BUDGET  # seconds that the engine may be made to wait for this request, all in all
+
+
+@dataclass
+class Times:
+    """What a request cost the engine's thread so far, in nanoseconds: copying rows, or asking a device to; waiting."""
+
+    capture: int = 0
+    wait: int = 0
+
+
+@dataclass
+class Layouts:
+    """Places of arrays by the sidecar's name for a layout, so that they travel once. Guarded by the link's lock."""
+
+    known: dict[int, dict[tuple[int, int], wire.Array]] = field(default_factory=dict)
+    latest: int = 0
+
+
+@dataclass
+class _Open:
+    """The slot that is being filled."""
+
+    slot: Slot
+    used: int = 0
+    entries: list[Entry] = field(default_factory=list)
+    dones: list[Done] = field(default_factory=list)
+
+
+class Request:
+    """A prompt at the sidecar. The engine's thread calls begin to end; the link calls the rest. Nothing raises because
+    of the sidecar: a request that cannot go on is OVER, its reason in `why`, and takes everything that is put into it
+    for nothing.
+    """
+
+    def __init__(self, link: Link, layouts: Layouts, offer: Offer, later: Later | None, log: logging.Logger) -> None:
+        """later is None where copies are complete when a Fill returns."""
+        self._link, self._layouts, self.offer, self._later, self._log = link, layouts, offer, later, log
+        self.transfer, self.handle = offer.transfer, 0
+        self.state, self.why = State.BEGINNING, ""
+        self.begun = wire.Begun()
+        self.sealed = wire.NOT_SEALED
+        self.times = Times()
+        self.ended_at = 0.0
+        self._arrays: dict[tuple[int, int], wire.Array] = {}
+        self._wanted_arrays = 0
+        self._free: deque[Slot] = deque()
+        self._asked: dict[int, int] = {}  # seq of a LEASE without an answer, and its block
+        self._open: _Open | None = None
+        self._step: tuple[int, int, tuple[int, ...], int] = (0, 0, (), 0)  # see expect
+        self._put_bytes = 0  # of the step
+        self._filling: list[Slot] = []  # slots that a device still fills
+        self._reclaimed: list[Given] = []  # slots that wait for BEGUN after a restart
+        self._end: wire.End | None = None
+        self._budget = offer.budget
+
+    # The engine's thread.
+
+    def begin(self) -> None:
+        """Say BEGIN. The answer is waited for when it is first needed."""
+        with self._link.changed:
+            self.handle = self._link.enter(self)
+            if not self._begin():
+                self._over(f"no sidecar: {self._link.refused or 'not connected yet'}")
+
+    @property
+    def live(self) -> bool:
+        """Wait for BEGUN if need be and return whether rows are wanted at all."""
+        if self.state is State.BEGINNING:
+            self._wait(lambda: self.state is not State.BEGINNING, "the sidecar did not answer BEGIN in time")
+        return self.state is State.LIVE
+
+    def span(self, first: int, tokens: int, layer: int) -> tuple[int, int]:
+        """Return the part [a, b) of the prompt's tokens [first, first + tokens) whose rows of a layer are wanted."""
+        if not self.live:
+            return 0, 0
+        b = self.begun
+        end = min(b.blocks, self.sealed) * b.block_tokens
+        if not b.layer_first <= layer < b.layer_end:
+            return 0, 0
+        a, e = max(first, b.from_token), min(first + tokens, end)
+        return (a, e) if a < e else (0, 0)
+
+    def place(self, layer: int, array: ArrayId, run: int, first_head: int) -> Place | None:
+        """Return where a layer's keys or values lie in a block; None, and the request over, if that does not fit."""
+        a = self._arrays.get((layer, array))
+        if a is None or a.row_bytes != run or a.dtype != self.offer.dtype:
+            self.abort(f"layer {layer}: the plan's array does not fit what the engine has")
+            return None
+        return Place(a.offset, run, self.begun.block_tokens, first_head)
+
+    def expect(self, first: int, tokens: int, layers: Iterable[int], token_bytes: int) -> None:
+        """Say what the coming step has: token_bytes of each token and layer. Slots are asked for ahead only for what is
+        sure to be put: one that does not come seals the transfer.
+        """
+        self._step = (first, tokens, tuple(layers), token_bytes)
+        self._put_bytes = 0
+
+    def put(self, cutter: Cutter, fill: Fill) -> None:
+        """Cut rows into slots and have them filled. Waits for slots, all in all no longer than the request's budget."""
+        begin, waited = time.perf_counter_ns(), self.times.wait
+        try:
+            self._put(cutter, fill)
+        finally:
+            self.times.capture += time.perf_counter_ns() - begin - (self.times.wait - waited)
+
+    def _put(self, cutter: Cutter, fill: Fill) -> None:
+        while (block := cutter.block) is not None and block < self.sealed and self.live:
+            opened = self._room(block)
+            if opened is None:
+                return
+            room = opened.slot.room
+            cut = cutter.next(Space(room - opened.used, params.MAX_ENTRIES - len(opened.entries), room))
+            if cut is None:
+                if not opened.entries:
+                    self.abort(f"a slot of {room} bytes is too small for one row")
+                    return
+                self.flush()
+                continue
+            done = fill(opened.slot.ring, opened.slot.ring.data_at(opened.slot.index) + opened.used, cut)
+            if done is not None:
+                opened.dones.append(done)
+            opened.used += cut.bytes
+            opened.entries.extend(cut.entries)
+            self._put_bytes += cut.bytes
+            if opened.used == room or len(opened.entries) == params.MAX_ENTRIES:
+                self.flush()
+
+    def flush(self) -> None:
+        """Commit what lies in the open slot. At the end of a step at the latest, so that nothing waits for the next."""
+        opened, self._open = self._open, None
+        if opened is None:
+            return
+        with self._link.changed:
+            if self.state not in (State.BEGINNING, State.LIVE) or not opened.entries:
+                self._link.give_back(opened.slot, self.handle)
+                return
+            opened.slot.ring.list_entries(opened.slot.index, opened.entries)
+            if self._later is None or not opened.dones:
+                self._commit(opened)
+                return
+            self._filling.append(opened.slot)
+        self._later(lambda: self._commit_later(opened))
+
+    def end(self, tokens: int) -> None:
+        """Say that the prompt's first tokens were handed over, as far as they were wanted, and nothing will follow."""
+        if not self.live:
+            return
+        self.flush()
+        with self._link.changed:
+            if self.state is not State.LIVE:
+                return
+            if self.sealed != wire.NOT_SEALED:
+                tokens = min(tokens, self.sealed * self.begun.block_tokens)
+            self._end = wire.End(0, 0, tokens, self.times.capture, 0, self.times.wait)
+            self.ended_at = time.monotonic()
+            self._say_end()
+
+    def abort(self, why: str) -> None:
+        """End the request early. What was committed stays."""
+        self._give_up(why)
+        self.flush()
+
+    def expired(self) -> bool:
+        """Whether the request can be forgotten: nobody will ask for it again."""
+        if self._end is not None and self.state is not State.OVER:
+            return time.monotonic() - self.ended_at > params.END_MEMORY
+        return self.state is State.OVER and self._open is None and not self._filling
+
+    def forget(self) -> None:
+        """Take the request out of the link's books."""
+        with self._link.changed:
+            self._link.leave(self.handle)
+
+    # Inside.
+
+    def _begin(self) -> bool:
+        o, layout = self.offer, self._layouts.latest if self.offer.mode is Mode.PIECES else 0
+        return self._link.send(
+            wire.Begin(0, self.handle, o.transfer, o.prompt_tokens, o.first_token, o.mode, o.dtype, o.row_bytes, layout)
+        )
+
+    def _give_up(self, why: str) -> None:
+        """End the request early, from any thread."""
+        with self._link.changed:
+            if self.state not in (State.ENDED, State.OVER):
+                self._link.send(wire.Abort(0, self.handle, why))
+                self._over(why)
+
+    def _say_end(self) -> None:
+        """Say END if it is time: all is committed, and the sidecar listens. The lock is held."""
+        if self._end is None or self._filling or self.state is not State.LIVE:
+            return
+        self._release()
+        self.state = State.ENDED
+        self._link.send(replace(self._end, handle=self.handle))
+
+    def _commit(self, opened: _Open) -> None:
+        """The lock is held. Between BEGIN and BEGUN of a restarted sidecar the slot is only kept: BEGUN sends it."""
+        self._link.commit(opened.slot, self.handle, len(opened.entries), opened.used, now=self.state is State.LIVE)
+
+    def _wait(self, ready: Callable[[], bool], why: str) -> bool:
+        """Wait within the budget. When it is spent the request is over."""
+        ok, took = poll_until(self._link, ready, self._budget)
+        self._budget -= took
+        self.times.wait += int(took * 1e9)
+        if not ok and self.state in (State.BEGINNING, State.LIVE):
+            self.abort(why)
+        return ok
+
+    def _room(self, block: int) -> _Open | None:
+        """Return the open slot, or open one; None when data of this block is to be dropped."""
+        while self._open is None:
+            with self._link.changed:
+                if self.state not in (State.BEGINNING, State.LIVE) or block >= self.sealed:
+                    return None
+                if self._free:
+                    self._open = _Open(self._free.popleft())
+                self._ask()
+                if self._open is not None:
+                    break
+            if not self._wait(lambda: self._answered(block), "no slot came in time"):
+                return None
+        return self._open
+
+    def _answered(self, block: int) -> bool:
+        """Whether _room has something to do. The lock is held."""
+        if self._free or block >= self.sealed or self.state not in (State.BEGINNING, State.LIVE):
+            return True
+        return self.state is State.LIVE and self._link.up and not self._asked
+
+    def _ask(self) -> None:
+        """Ask for as many slots as the step will surely fill, and for one where there is none. The lock is held.
+
+        A later layer brings the step's first block again: that is the block to ask for, and where the transfer is
+        sealed if a slot does not come. No later block can become whole then anyway.
+        """
+        ring = self._link.ring
+        if ring is None or self.state is not State.LIVE:
+            return
+        most = min(params.LEASES_AHEAD, max(1, self.begun.max_leases))
+        first, tokens, layers, token_bytes = self._step
+        spans = [self.span(first, tokens, layer) for layer in layers]
+        left = sum(end - start for start, end in spans) * token_bytes - self._put_bytes
+        room = ring.geometry.room
+        if self._open is not None:
+            left -= self._open.slot.room - self._open.used
+        need = max(left // room, 0 if self._open is not None or left <= 0 else 1)
+        have = len(self._free) + len(self._asked)
+        block = max(first, self.begun.from_token) // self.begun.block_tokens
+        for _ in range(min(most - (self._open is not None), need) - have):
+            seq = self._link.next_seq()
+            if not self._link.send(wire.Lease(0, self.handle, seq, block, int(params.LEASE_WAIT * 1000))):
+                return
+            self._asked[seq] = block
+
+    def _commit_later(self, opened: _Open) -> None:
+        """Runs beside the engine's thread."""
+        good = all(d.wait(params.DEVICE_WAIT) for d in opened.dones)
+        with self._link.changed:
+            self._filling.remove(opened.slot)
+            if good and self.state in (State.BEGINNING, State.LIVE):
+                self._commit(opened)
+                self._say_end()
+                return
+            self._link.give_back(opened.slot, self.handle)
+        if not good:
+            self._give_up("the device did not deliver the rows that were asked for")
+
+    def _release(self) -> None:
+        """Return leases that were not filled. The lock is held."""
+        while self._free:
+            self._link.give_back(self._free.popleft(), self.handle)
+        self._asked.clear()
+
+    def _over(self, why: str) -> None:
+        """The lock is held. The open slot is the engine's thread's: its next flush returns it."""
+        if self.state is State.OVER:
+            return
+        self.state, self.why = State.OVER, why
+        self._release()
+        self._link.leave(self.handle)
+        self._link.changed.notify_all()
+        level = logging.WARNING if self._end is None else logging.DEBUG
+        self._log.log(level, "pdlink: transfer %s is over: %s", self.transfer.hex(), why)
+
+    # The link, with its lock held.
+
+    def received(self, m: Message) -> None:
+        """See Peer."""
+        if isinstance(m, wire.Begun):
+            self._begun(m)
+        elif isinstance(m, wire.Array):
+            self._array(m)
+        elif isinstance(m, wire.Leased):
+            self._leased(m)
+        elif isinstance(m, wire.Sealed):
+            self.sealed = min(self.sealed, m.sealed)
+        elif isinstance(m, wire.Abort) and self.state is not State.ENDED:
+            self._over(f"the sidecar: {m.text or Code(m.code).meaning}")
+
+    def _begun(self, m: wire.Begun) -> None:
+        if self.state is not State.BEGINNING:
+            return
+        if m.code != Code.OK:
+            self._over(Code(m.code).meaning)
+            return
+        if self.offer.mode is Mode.ROWS:
+            m = replace(m, layout=0, arrays=0)
+        if not (
+            1 <= m.blocks <= params.MAX_BLOCKS
+            and m.block_tokens >= 1
+            and m.arrays <= params.MAX_ARRAYS
+            and m.kind in tuple(Kind)
+        ):
+            self._give_up("the sidecar wants what cannot be")
+            return
+        self.begun, self._wanted_arrays = m, m.arrays
+        if m.arrays:
+            self._arrays = {}
+        elif self.offer.mode is Mode.PIECES:
+            self._arrays = self._layouts.known.get(m.layout, {})
+        self._go_live()
+
+    def _array(self, m: wire.Array) -> None:
+        if self.state is not State.BEGINNING or self._wanted_arrays == 0:
+            return
+        self._arrays[m.layer, m.array] = m
+        self._wanted_arrays -= 1
+        if self._wanted_arrays == 0:
+            self._layouts.known[self.begun.layout] = self._arrays
+            self._layouts.latest = self.begun.layout
+            while len(self._layouts.known) > 8:  # a sidecar of one model has one or two
+                self._layouts.known.pop(next(iter(self._layouts.known)))
+            self._go_live()
+
+    def _go_live(self) -> None:
+        """The request goes on once all places are known."""
+        if self._wanted_arrays:
+            return
+        self.state = State.LIVE
+        for given in self._reclaimed:
+            self._commit_again(given)
+        self._reclaimed = []
+        self._ask()
+        self._say_end()
+        self._link.changed.notify_all()
+
+    def _leased(self, m: wire.Leased) -> None:
+        asked = self._asked.pop(m.seq, None)
+        if m.code != Code.OK:
+            if m.sealed == wire.NOT_SEALED and asked is not None:
+                self.sealed = min(self.sealed, asked)  # no word of where: then from what was asked for on
+            self.sealed = min(self.sealed, m.sealed)
+            return
+        slot = self._link.granted(m, self.transfer)
+        if slot is None:
+            return
+        if asked is None or self.state is not State.LIVE:
+            self._link.give_back(slot, self.handle)
+        else:
+            self._free.append(slot)
+
+    def lost(self, why: str) -> None:
+        """See Peer."""
+        if self.state in (State.BEGINNING, State.LIVE):
+            self._free.clear()
+            self._asked.clear()
+            self._over(why)
+
+    def again(self) -> bool:
+        """See Peer."""
+        if self.state is State.OVER or self.expired():
+            return False
+        self.state = State.BEGINNING
+        self._free.clear()
+        self._asked.clear()
+        self._reclaimed = []
+        self.handle = self._link.enter(self)
+        self._begin()  # where that fails, the next connection calls again
+        return True
+
+    def reclaimed(self, given: Given) -> None:
+        """See Peer. BEGUN has not come yet, or has."""
+        if self.state is State.BEGINNING:
+            self._reclaimed.append(given)
+        else:
+            self._commit_again(given)
+
+    def _commit_again(self, given: Given) -> None:
+        c = given.committed
+        if c is not None:
+            self._link.commit(given.slot, self.handle, c.entries, c.payload)
+        elif given.slot not in self._filling and (self._open is None or self._open.slot is not given.slot):
+            self._link.give_back(given.slot, self.handle)

@@ -1,0 +1,144 @@
+"""Reads and writes safetensors files without trusting what they say about themselves."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+# Bytes of one element, for every type that a checkpoint of interest holds.
+ELEMENT = {
+    "BF16": 2,
+    "F16": 2,
+    "F32": 4,
+    "U32": 4,
+    "I32": 4,
+    "U8": 1,
+    "I8": 1,
+    "F8_E4M3": 1,
+    "F8_E8M0": 1,
+    "I64": 8,
+    "BOOL": 1,
+}
+
+# A header of a checkpoint's shard has some hundred kilobytes; a claim beyond this is not a header.
+MAX_HEADER = 64 << 20
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class FileError(ValueError):
+    """A file is no safetensors file, or not whole. The text names the file and what is wrong."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor of a file: its place is in bytes from the start of the file, its shape in elements."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    path: Path
+    begin: int
+    end: int
+
+    def raw(self) -> Bytes:
+        """Read the tensor's bytes; the caller owns them."""
+        with self.path.open("rb") as f:
+            f.seek(self.begin)
+            data = f.read(self.end - self.begin)
+        if len(data) != self.end - self.begin:
+            raise FileError(f"{self.path}: {self.name}: the file became shorter while it was read")
+        return np.frombuffer(data, dtype=np.uint8)
+
+
+def read_header(path: Path) -> dict[str, Tensor]:
+    """List a file's tensors. Nothing is allocated from a number that the file's size does not bear out.
+
+    Raises FileError.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as f:
+        head = f.read(8)
+        if len(head) < 8:
+            raise FileError(f"{path}: {size} bytes are no safetensors file")
+        length = int.from_bytes(head, "little")
+        if length > min(size - 8, MAX_HEADER):
+            raise FileError(f"{path}: the header claims {length} bytes of a file of {size}")
+        text = f.read(length)
+    try:
+        entries = json.loads(text)
+    except ValueError as e:
+        raise FileError(f"{path}: header: {e}") from e
+    if not isinstance(entries, dict):
+        raise FileError(f"{path}: the header is not an object")
+    base = 8 + length
+    return {name: _entry(path, name, e, base, size) for name, e in entries.items() if name != "__metadata__"}
+
+
+def _entry(path: Path, name: str, entry: Any, base: int, size: int) -> Tensor:
+    try:
+        dtype, shape, (a, b) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+    except (TypeError, KeyError, ValueError) as e:
+        raise FileError(f"{path}: {name}: the entry has no dtype, shape and two data_offsets") from e
+    numbers = (*shape, a, b)
+    if not isinstance(dtype, str) or not all(type(n) is int and n >= 0 for n in numbers):
+        raise FileError(f"{path}: {name}: the entry holds something else than sizes")
+    if not (a <= b and base + b <= size):
+        raise FileError(f"{path}: {name}: bytes [{a},{b}) are not in the file, copy it again")
+    want = ELEMENT.get(dtype, 0)
+    for n in shape:
+        want *= n
+    if dtype in ELEMENT and want != b - a:
+        raise FileError(f"{path}: {name}: {b - a} bytes for {dtype} {list(shape)}")
+    return Tensor(name, dtype, shape, path, base + a, base + b)
+
+
+@dataclass(frozen=True)
+class Array:
+    """A tensor to write: its bytes, little-endian and row-major."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: Bytes
+
+
+def write(path: Path, arrays: Iterable[tuple[str, Array]], metadata: Mapping[str, str]) -> str:
+    """Write a file whole or not at all and return the sha256 of its bytes, in hex.
+
+    The same arrays and metadata give the same bytes. The file appears under its name when it is complete and on the
+    disk.
+    """
+    arrays = list(arrays)
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    at = 0
+    for name, a in arrays:
+        header[name] = {"dtype": a.dtype, "shape": list(a.shape), "data_offsets": [at, at + a.data.nbytes]}
+        at += a.data.nbytes
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with part.open("wb") as f:
+            for chunk in (len(text).to_bytes(8, "little"), text, *(a.data.tobytes() for _, a in arrays)):
+                digest.update(chunk)
+                f.write(chunk)
+            f.flush()
+            os.fsync(f.fileno())
+        part.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    finally:
+        part.unlink(missing_ok=True)
+    return digest.hexdigest()

@@ -1,0 +1,105 @@
+"""The connector's class in a real vLLM's environment, without an engine: what is refused; nothing is raised."""
+
+from __future__ import annotations
+
+import pickle
+from types import SimpleNamespace as N
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.engine
+
+
+def config(extra: dict[str, Any] | None = None, kind: str = "qwen3", **parallel: int) -> Any:
+    text = N(num_hidden_layers=3, hidden_size=64)
+    return N(
+        kv_transfer_config=N(kv_connector_extra_config=extra or {}, is_kv_producer=True),
+        model_config=N(hf_config=N(model_type=kind), hf_text_config=text, enforce_eager=False, use_mla=False),
+        parallel_config=N(**parallel),
+    )
+
+
+def request(**more: Any) -> Any:
+    ask = {"pdlink": {"transfer": "00" * 16}}
+    return N(**{"request_id": "r", "prompt_token_ids": [1, 2, 3], "kv_transfer_params": ask, **more})
+
+
+def groups() -> Any:
+    return N(kv_cache_groups=[N(layer_names=["x"], kv_cache_spec=N(block_size=16))])
+
+
+def make(c: Any, role: str = "SCHEDULER", g: Any = None) -> Any:
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+
+    from pdlink_vllm.connector import PDLinkConnector
+
+    return PDLinkConnector(c, KVConnectorRole[role], g or groups())
+
+
+def nothing_scheduled() -> Any:
+    cached = N(req_ids=[], num_computed_tokens=[], new_block_ids=[], resumed_req_ids=set())
+    return N(scheduled_new_reqs=[], scheduled_cached_reqs=cached, num_scheduled_tokens={}, preempted_req_ids=set())
+
+
+@pytest.mark.parametrize(
+    ("c", "words"),
+    [
+        (config({"sokcet": "/x"}), "sokcet = '/x' is not known"),
+        (config(decode_context_parallel_size=2), "decode_context_parallel_size = 2"),
+        (config(kind="deepseek_v4"), "--enforce-eager"),
+    ],
+)
+def test_refused(c: Any, words: str, caplog: pytest.LogCaptureFixture) -> None:
+    """One line in the log, the reason in the answer of a request that asked, and nothing else."""
+    k = make(c)
+    assert words in k.off
+    r = request()
+    k.on_new_request(r)
+    assert k.get_num_new_matched_tokens(r, 128) == (0, False)
+    assert k.build_connector_meta(nothing_scheduled()).step.chunks == []
+    blocks_free, params = k.request_finished_all_groups(r, ([1],))
+    assert not blocks_free
+    assert words in params["pdlink"]["declined"]
+    assert k.request_finished(request(kv_transfer_params=None), [1]) == (False, None)
+
+
+@pytest.mark.parametrize("version", ["0.20.0", "0.40.0", "0.25.0"])
+def test_other_versions_are_refused(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import vllm
+
+    monkeypatch.setattr(vllm, "__version__", version)
+    for role in ("SCHEDULER", "WORKER"):
+        k = make(config(), role)
+        assert f"vLLM {version} " in k.off
+
+
+def test_a_fault_of_ours_is_not_the_engines() -> None:
+    k = make(config())
+    assert k.off == ""
+    assert k.build_connector_meta(N()).step.chunks == []  # not a scheduler's output: our code fails
+    assert "AttributeError" in k.off
+    assert k.build_connector_meta(nothing_scheduled()).step.chunks == []
+
+
+def test_a_worker_without_a_model() -> None:
+    k = make(config(), "WORKER")
+    k.register_kv_caches({})  # no distributed environment: our code fails
+    assert k.off
+    k.bind_connector_metadata(pickle.loads(pickle.dumps(make(config()).build_connector_meta(nothing_scheduled()))))
+    k.start_load_kv(None)
+    k.wait_for_layer_load("x")
+    k.save_kv_layer("x", None, None)
+    k.wait_for_save()
+    k.clear_connector_metadata()
+    k.shutdown()
+
+
+def test_a_hit_in_the_way() -> None:
+    k = make(config())
+    r = request(skip_reading_prefix_cache=False)
+    assert k.get_num_new_matched_tokens(r, 128) == (None, False)
+    assert k.get_num_new_matched_tokens(r, 0) == (0, False)
+    assert k.request_finished(r, [1])[1]["pdlink"]["transfer"] == "00" * 16
+    assert k.requires_kv_delivery is False
+    assert type(k).requires_piecewise_for_cudagraph({})
