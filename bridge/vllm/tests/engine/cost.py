@@ -21,7 +21,6 @@ sys.path.insert(0, str(engines.HERE.parent))
 sys.path.insert(0, str(engines.PACKAGE))
 
 import sidecar
-
 from pdlink_vllm.wire import DType
 
 LAYERS, HEADS, WIDTH, BLOCK, TOKENS = 8, 8, 128, 256, 512

@@ -30,9 +30,8 @@ def groups() -> Any:
 
 
 def make(c: Any, role: str = "SCHEDULER", g: Any = None) -> Any:
-    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
-
     from pdlink_vllm.connector import PDLinkConnector
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 
     return PDLinkConnector(c, KVConnectorRole[role], g or groups())
 

@@ -11,7 +11,6 @@ import pytest
 import sidecar
 from conftest import Place
 from engines import Prompt, ids, other
-
 from pdlink_vllm.wire import DType
 
 pytestmark = pytest.mark.engine

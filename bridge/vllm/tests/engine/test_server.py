@@ -19,10 +19,9 @@ import pytest
 import sidecar
 from conftest import Place
 from engines import Prompt, ids
+from pdlink_vllm.wire import DType
 from run_engine import transfer_config
 from test_plain import BLOCK, HEADS, LAYERS, TOLERANCE, WIDTH, worst
-
-from pdlink_vllm.wire import DType
 
 pytestmark = pytest.mark.engine
 

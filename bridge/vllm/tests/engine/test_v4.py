@@ -10,7 +10,6 @@ import pytest
 import sidecar
 from conftest import Place
 from engines import Prompt, ids, other
-
 from pdlink_vllm.wire import Kind, What
 
 pytestmark = pytest.mark.engine

@@ -12,7 +12,6 @@ import pytest
 import sidecar
 import torch
 from conftest import Place
-
 from pdlink_vllm import wire
 from pdlink_vllm.capture import CaptureError, cache_form, rows_on_device, rows_on_host, slots
 from pdlink_vllm.device import Cpu

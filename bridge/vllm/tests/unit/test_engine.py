@@ -6,7 +6,6 @@ from types import SimpleNamespace as N
 from typing import Any
 
 import pytest
-
 from pdlink_vllm import engine
 from pdlink_vllm.engine import Loaded, Ranks, Refusal, Settings, Source
 from pdlink_vllm.wire import DType, Kind

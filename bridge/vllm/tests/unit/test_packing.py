@@ -6,7 +6,6 @@ import random
 
 import numpy as np
 import pytest
-
 from pdlink_vllm.packing import Cut, PieceCutter, Place, RowCutter, Space, cut_all
 from pdlink_vllm.wire import Piece, Rows, What
 

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import sidecar
 from conftest import Place as Where
-
 from pdlink_vllm import params, wire
 from pdlink_vllm.link import Link
 from pdlink_vllm.packing import Cut, PieceCutter, RowCutter

@@ -7,7 +7,6 @@ from types import SimpleNamespace as N
 from typing import Any
 
 import pytest
-
 from pdlink_vllm.scheduler import Ask, Chunk, Options, ParamsError, Step, Tracker, digest
 
 TRANSFER = "00112233445566778899aabbccddeeff"

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from pdlink_vllm import cli
 from pdlink_vllm.weights import dequantise
 from pdlink_vllm.weights.dequantise import QuantError, Scheme

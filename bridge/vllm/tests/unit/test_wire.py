@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from pdlink_vllm import ring, wire
 from pdlink_vllm.wire import Code, Message, WireError
 
