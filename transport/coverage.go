@@ -67,13 +67,7 @@ func (c *Coverage) Missing(size uint64) iter.Seq[Range] {
 func (c *Coverage) Uncovered(r Range) iter.Seq[Range] {
 	return func(yield func(Range) bool) {
 		at := r.Begin
-		lo, _ := slices.BinarySearchFunc(c.ranges, r.Begin, func(x Range, b uint64) int {
-			if x.End <= b {
-				return -1
-			}
-			return 1
-		})
-		for _, x := range c.ranges[lo:] {
+		for _, x := range c.ranges[c.first(r.Begin):] {
 			if x.Begin >= r.End {
 				break
 			}
@@ -86,4 +80,73 @@ func (c *Coverage) Uncovered(r Range) iter.Seq[Range] {
 			yield(Range{at, r.End})
 		}
 	}
+}
+
+// Covered is the parts of r that are covered, in order. The sequence must not outlive
+// the next Add.
+func (c *Coverage) Covered(r Range) iter.Seq[Range] {
+	return func(yield func(Range) bool) {
+		for _, x := range c.ranges[c.first(r.Begin):] {
+			if x.Begin >= r.End {
+				return
+			}
+			if !yield(Range{max(x.Begin, r.Begin), min(x.End, r.End)}) {
+				return
+			}
+		}
+	}
+}
+
+// first is the index of the first range that ends behind at.
+func (c *Coverage) first(at uint64) int {
+	i, _ := slices.BinarySearchFunc(c.ranges, at, func(x Range, at uint64) int {
+		if x.End <= at {
+			return -1
+		}
+		return 1
+	})
+	return i
+}
+
+// Covers reports whether every byte of r is covered, which those of an empty range
+// are.
+func (c *Coverage) Covers(r Range) bool {
+	for range c.Uncovered(r) {
+		return false
+	}
+	return true
+}
+
+// Touches reports whether any byte of r is covered.
+func (c *Coverage) Touches(r Range) bool {
+	for range c.Covered(r) {
+		return r.Begin < r.End
+	}
+	return false
+}
+
+// BlockCoverage is the Coverage of each block of which anything is covered, by its
+// index. It is not safe for concurrent use. Only a map that was made takes Add.
+type BlockCoverage map[uint32]*Coverage
+
+// Add covers the bytes of p and returns how many of them were not covered before.
+func (b BlockCoverage) Add(p Piece) uint64 {
+	c := b[p.Block]
+	if c == nil {
+		c = new(Coverage)
+		b[p.Block] = c
+	}
+	return c.Add(p.Range())
+}
+
+// Covers reports whether every byte of p is covered.
+func (b BlockCoverage) Covers(p Piece) bool {
+	c := b[p.Block]
+	return c != nil && c.Covers(p.Range())
+}
+
+// Touches reports whether any byte of p is covered.
+func (b BlockCoverage) Touches(p Piece) bool {
+	c := b[p.Block]
+	return c != nil && c.Touches(p.Range())
 }

@@ -199,3 +199,41 @@ func TestCoverageGrowsWithoutAllocating(t *testing.T) {
 		t.Errorf("%d ranges, want 1", len(c.Ranges()))
 	}
 }
+
+// TestCoversAndTouches holds both against a plain map of bytes.
+func TestCoversAndTouches(t *testing.T) {
+	var c transport.Coverage
+	var have [40]bool
+	for _, r := range []transport.Range{{3, 7}, {7, 9}, {15, 16}, {20, 30}} {
+		c.Add(r)
+		for i := r.Begin; i < r.End; i++ {
+			have[i] = true
+		}
+	}
+	blocks := transport.BlockCoverage{4: &c}
+	for begin := range uint64(40) {
+		for end := begin; end < 40; end++ {
+			covers, touches := true, false
+			for _, h := range have[begin:end] {
+				covers, touches = covers && h, touches || h
+			}
+			r := transport.Range{Begin: begin, End: end}
+			if c.Covers(r) != covers || c.Touches(r) != touches {
+				t.Errorf("%v: covers %v, touches %v; want %v, %v", r, c.Covers(r), c.Touches(r), covers, touches)
+			}
+			p := transport.Piece{Block: 4, Offset: begin, Length: uint32(end - begin)}
+			if blocks.Covers(p) != covers || blocks.Touches(p) != touches {
+				t.Errorf("block 4, %v: covers %v, touches %v", r, blocks.Covers(p), blocks.Touches(p))
+			}
+			if p.Block = 5; blocks.Covers(p) || blocks.Touches(p) {
+				t.Errorf("a block of which nothing is there: %v", r)
+			}
+		}
+	}
+	if n := blocks.Add(transport.Piece{Block: 5, Offset: 1, Length: 3}); n != 3 || blocks.Add(transport.Piece{Block: 5, Offset: 2, Length: 4}) != 2 {
+		t.Errorf("added %d bytes", n)
+	}
+	if !blocks.Covers(transport.Piece{Block: 5, Offset: 1, Length: 5}) || len(blocks) != 2 {
+		t.Errorf("blocks %v", blocks)
+	}
+}

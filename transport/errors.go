@@ -19,6 +19,10 @@ var (
 	// opened again on another connection.
 	ErrLost = errors.New("transport: connection lost")
 
+	// ErrUnreachable is for whoever dials again and again: nobody was reached for
+	// as long as that is tried, and the peer may be back later.
+	ErrUnreachable = errors.New("transport: no way to the peer")
+
 	// ErrRefused is returned by Open when the peer declined the transfer.
 	// ErrDuplicate and ErrBusy are kinds of it; the cause is a *RefusedError.
 	ErrRefused = errors.New("transport: transfer refused")

@@ -10,6 +10,7 @@ import (
 // must not be touched afterwards.
 type Lease struct {
 	slot    Slot
+	from    int     // where in the slot's payload the lease's begins; 0 but for parts of another lease
 	pieces  []Piece // capacity is fixed when the lease is made
 	summed  []bool  // pieces[i].Sum was given by the caller
 	used    int
@@ -17,6 +18,7 @@ type Lease struct {
 	lo, hi  int    // the pieces that Send puts on the wire, where narrow
 	narrow  bool   // Narrow was called
 	sums    string // the algorithm of the sums that were given
+	framed  string // the algorithm of the sums that all pieces have; "": some have none yet
 	ended   atomic.Bool
 	release func(*Lease)
 }
@@ -37,7 +39,7 @@ func NewLease(limit int, sums string, release func(*Lease)) *Lease {
 // Reset is for implementations of Outgoing, which may reuse ended leases.
 func (l *Lease) Reset(slot Slot) {
 	l.slot, l.pieces, l.summed, l.used = slot, l.pieces[:0], l.summed[:0], 0
-	l.lo, l.hi, l.narrow = 0, 0, false
+	l.from, l.lo, l.hi, l.narrow, l.framed = 0, 0, 0, false, ""
 	l.limit = min(l.limit, len(slot.Payload()))
 	l.ended.Store(false)
 }
@@ -49,6 +51,12 @@ func (l *Lease) Room() int {
 	}
 	return l.limit - l.used
 }
+
+// payload is the memory of the bytes that the lease has.
+func (l *Lease) payload() []byte { return l.slot.Payload()[l.from : l.from+l.used] }
+
+// Size is how many bytes the lease has.
+func (l *Lease) Size() int { return l.used }
 
 // Empty reports whether the lease has no pieces yet.
 func (l *Lease) Empty() bool { return len(l.pieces) == 0 }
@@ -64,7 +72,7 @@ func (l *Lease) Data(i int) []byte {
 		at += int(p.Length)
 	}
 	n := int(l.pieces[i].Length)
-	return l.slot.Payload()[at : at+n : at+n]
+	return l.payload()[at : at+n : at+n]
 }
 
 // Narrow says that the peer has all pieces of the lease but those of index
@@ -142,16 +150,25 @@ func (l *Lease) Free() { l.release(l) }
 // caller did not give, or gave by another algorithm than sums, and returns the
 // slot, the pieces (valid until Reset) and the payload.
 func (l *Lease) Frame(sums string, sum SumFunc) (slot Slot, pieces []Piece, payload []byte) {
-	payload = l.slot.Payload()[:l.used]
+	payload = l.payload()
 	at := 0
 	for i := range l.pieces {
 		n := int(l.pieces[i].Length)
-		if !l.summed[i] || l.sums != sums {
+		if !l.has(i, sums) {
 			l.pieces[i].Sum = sum(payload[at : at+n])
 		}
 		at += n
 	}
+	l.framed = sums
 	return l.slot, l.pieces, payload
+}
+
+// has reports whether piece i has its sum by an algorithm.
+func (l *Lease) has(i int, sums string) bool {
+	if l.framed != "" {
+		return l.framed == sums
+	}
+	return l.summed[i] && l.sums == sums
 }
 
 // Wanted is for implementations of Outgoing: the indices lo <= i < hi of the
@@ -164,16 +181,24 @@ func (l *Lease) Wanted() (lo, hi int) {
 }
 
 // Revive is for implementations of Outgoing: it returns a live lease with the
-// slot, the pieces and the bytes of one that has ended and been framed with sums,
-// and must not be used any more. It goes back to where that one would have.
-func (l *Lease) Revive(sums string) *Lease {
-	r := NewLease(l.limit, sums, l.release)
-	r.slot, r.used = l.slot, l.used
+// slot, the pieces and the bytes of one that has ended, and must not be used any
+// more. All pieces are wanted. It goes back to where that one would have.
+func (l *Lease) Revive() *Lease {
+	r := NewLease(l.limit, l.known(), l.release)
+	r.slot, r.from, r.used = l.slot, l.from, l.used
 	r.pieces = append(r.pieces, l.pieces...)
-	for range l.pieces {
-		r.summed = append(r.summed, true)
+	for i := range l.pieces {
+		r.summed = append(r.summed, l.has(i, r.sums))
 	}
 	return r
+}
+
+// known is the algorithm of the sums that the lease has.
+func (l *Lease) known() string {
+	if l.framed != "" {
+		return l.framed
+	}
+	return l.sums
 }
 
 // MoveTo is for implementations of Outgoing: it copies an ended lease into a live
@@ -183,10 +208,75 @@ func (l *Lease) MoveTo(to *Lease) error {
 		return fmt.Errorf("%w: frame of %d bytes, limit %d", ErrTooLarge, l.used, to.limit)
 	}
 	to.pieces, to.summed = append(to.pieces[:0], l.pieces...), to.summed[:0]
-	for _, given := range l.summed {
-		to.summed = append(to.summed, given && l.sums == to.sums)
+	for i := range l.pieces {
+		to.summed = append(to.summed, l.has(i, to.sums))
 	}
 	to.used, to.lo, to.hi, to.narrow = l.used, l.lo, l.hi, l.narrow
-	copy(to.slot.Payload(), l.slot.Payload()[:l.used])
+	copy(to.slot.Payload(), l.payload())
 	return nil
+}
+
+// Split is for implementations of Outgoing, whose connection takes smaller frames
+// than the one that the lease is of: it cuts an ended lease into live ones of at
+// most limit bytes each, at least 1, which have its bytes in order. Pieces that are
+// longer become several. What Narrow left out stays left out. They share the slot,
+// which goes back to where it came from when the last of them has; the lease itself
+// must not be used any more.
+func (l *Lease) Split(limit int) []*Lease {
+	c := cutter{l: l, limit: limit}
+	lo, hi := l.Wanted()
+	for i, p := range l.pieces {
+		c.piece(p, l.has(i, l.known()), lo <= i && i < hi)
+	}
+	left := new(atomic.Int32)
+	left.Store(int32(len(c.parts)))
+	for _, part := range c.parts {
+		part.narrow, part.limit = true, part.used // the memory behind it is the next part's
+		part.release = func(*Lease) {
+			if left.Add(-1) == 0 {
+				l.release(l)
+			}
+		}
+	}
+	return c.parts
+}
+
+// cutter makes the parts of a lease.
+type cutter struct {
+	l     *Lease
+	limit int
+	parts []*Lease
+	at    int // bytes of l that the parts have
+}
+
+// piece appends a piece of the lease to the parts.
+func (c *cutter) piece(p Piece, summed, wanted bool) {
+	for whole := p.Length; p.Length > 0; {
+		to := c.room()
+		q := p
+		q.Length = min(p.Length, uint32(to.Room()))
+		to.pieces, to.summed = append(to.pieces, q), append(to.summed, summed && q.Length == whole)
+		to.used += int(q.Length)
+		n := len(to.pieces)
+		switch {
+		case !wanted:
+		case to.lo == to.hi:
+			to.lo, to.hi = n-1, n
+		default:
+			to.hi = n
+		}
+		c.at += int(q.Length)
+		p.Offset, p.Length = p.Offset+uint64(q.Length), p.Length-q.Length
+	}
+}
+
+// room is a part that takes a further byte.
+func (c *cutter) room() *Lease {
+	if n := len(c.parts); n > 0 && c.parts[n-1].Room() > 0 {
+		return c.parts[n-1]
+	}
+	part := NewLease(c.limit, c.l.known(), nil)
+	part.slot, part.from = c.l.slot, c.at
+	c.parts = append(c.parts, part)
+	return part
 }

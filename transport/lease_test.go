@@ -3,7 +3,9 @@ package transport_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"pdlink/transport"
@@ -210,4 +212,144 @@ func TestDeliveryMark(t *testing.T) {
 		t.Errorf("Flushed after a wrong Release: %v", err)
 	}
 	mustPanic(t, "Release after Flushed", d.Release)
+}
+
+// TestLeaseSplit: the parts of a lease have its bytes in order, in its slot, which
+// comes back once.
+func TestLeaseSplit(t *testing.T) {
+	type p struct {
+		block  uint32
+		offset uint64
+		length int
+	}
+	tests := []struct {
+		name   string
+		pieces []p
+		limit  int
+		narrow []int // lo, hi; none: all
+		want   [][]p
+		wanted [][2]int
+	}{
+		{"fits", []p{{0, 0, 10}}, 10, nil, [][]p{{{0, 0, 10}}}, [][2]int{{0, 1}}},
+		{"between pieces", []p{{0, 0, 6}, {1, 9, 4}, {2, 0, 10}}, 10, nil,
+			[][]p{{{0, 0, 6}, {1, 9, 4}}, {{2, 0, 10}}}, [][2]int{{0, 2}, {0, 1}}},
+		{"within pieces", []p{{0, 5, 25}, {1, 0, 6}}, 10, nil,
+			[][]p{{{0, 5, 10}}, {{0, 15, 10}}, {{0, 25, 5}, {1, 0, 5}}, {{1, 5, 1}}}, [][2]int{{0, 1}, {0, 1}, {0, 2}, {0, 1}}},
+		{"narrow", []p{{0, 0, 8}, {1, 0, 8}, {2, 0, 8}}, 10, []int{1, 2},
+			[][]p{{{0, 0, 8}, {1, 0, 2}}, {{1, 2, 6}, {2, 0, 4}}, {{2, 4, 4}}}, [][2]int{{1, 2}, {0, 1}, {0, 0}}},
+		{"nothing wanted", []p{{0, 0, 12}}, 10, []int{0, 0}, [][]p{{{0, 0, 10}}, {{0, 10, 2}}}, [][2]int{{0, 0}, {0, 0}}},
+		{"a byte each", []p{{3, 0, 2}, {4, 0, 1}}, 1, nil, [][]p{{{3, 0, 1}}, {{3, 1, 1}}, {{4, 0, 1}}}, [][2]int{{0, 1}, {0, 1}, {0, 1}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			l, r := newLease(t, 100)
+			at := byte(0)
+			for _, x := range tt.pieces {
+				mem, err := l.Reserve(x.block, x.offset, x.length)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range mem {
+					mem[i] = at
+					at++
+				}
+			}
+			l.SetSum(77)
+			if tt.narrow != nil {
+				l.Narrow(tt.narrow[0], tt.narrow[1])
+			}
+			l.End()
+			parts := l.Split(tt.limit)
+			if len(parts) != len(tt.want) {
+				t.Fatalf("%d parts, want %d", len(parts), len(tt.want))
+			}
+			at = 0
+			for i, part := range parts {
+				var got []p
+				for k, x := range part.Pieces() {
+					got = append(got, p{x.Block, x.Offset, int(x.Length)})
+					for _, b := range part.Data(k) {
+						if b != at {
+							t.Fatalf("part %d: byte %d is %d", i, at, b)
+						}
+						at++
+					}
+				}
+				lo, hi := part.Wanted()
+				if fmt.Sprint(got) != fmt.Sprint(tt.want[i]) || [2]int{lo, hi} != tt.wanted[i] || part.Room() != 0 {
+					t.Errorf("part %d: %v, %d to %d wanted, room %d; want %v, %v", i, got, lo, hi, part.Room(), tt.want[i], tt.wanted[i])
+				}
+			}
+			for i, part := range parts {
+				if r.InUse() != 1 {
+					t.Fatalf("the slot came back with part %d of %d still there", i, len(parts))
+				}
+				if part.End(); i%2 == 0 { // saved, and sent elsewhere
+					part = part.Revive()
+					if part.Room() != 0 {
+						t.Errorf("a part that was saved has room for %d bytes of the next", part.Room())
+					}
+					part.Release()
+				} else {
+					part.Free()
+				}
+			}
+			if r.InUse() != 0 {
+				t.Error("the slot never came back")
+			}
+		})
+	}
+}
+
+// TestLeaseSplitSums: a sum that was given goes with its piece as long as that is
+// whole, and parts are summed where they are not.
+func TestLeaseSplitSums(t *testing.T) {
+	l, _ := newLease(t, 100)
+	for i := range 2 {
+		if _, err := l.Reserve(uint32(i), 0, 8); err != nil {
+			t.Fatal(err)
+		}
+		l.SetSum(uint64(100 + i))
+	}
+	l.End()
+	var sums []uint64
+	for _, part := range l.Split(10) {
+		part.End()
+		_, pieces, payload := part.Frame("", func(p []byte) uint64 { return uint64(len(p)) })
+		for _, x := range pieces {
+			sums = append(sums, x.Sum)
+		}
+		if len(payload) > 10 {
+			t.Errorf("payload of %d bytes", len(payload))
+		}
+		part.Free()
+	}
+	if want := []uint64{100, 2, 6}; !slices.Equal(sums, want) {
+		t.Errorf("sums %v, want %v", sums, want)
+	}
+}
+
+// TestReviveUnframed: a lease that was never framed keeps the sums that it was given,
+// and no others.
+func TestReviveUnframed(t *testing.T) {
+	l, _ := newLease(t, 100)
+	l.Append(0, 0, []byte("abc"))
+	l.SetSum(9)
+	l.Append(1, 0, []byte("defg"))
+	sum := func(p []byte) uint64 { return uint64(len(p)) }
+	for round, want := range [][2]uint64{{9, 4}, {9, 4}, {103, 104}} {
+		l.End()
+		l = l.Revive()
+		l.End()
+		sums, by := "", sum
+		if round == 2 {
+			sums, by = "other", func(p []byte) uint64 { return uint64(100 + len(p)) }
+		}
+		_, pieces, _ := l.Frame(sums, by)
+		if got := [2]uint64{pieces[0].Sum, pieces[1].Sum}; got != want {
+			t.Errorf("round %d: sums %v, want %v", round, got, want)
+		}
+		l = l.Revive()
+	}
+	l.Release()
 }

@@ -47,6 +47,9 @@ type Piece struct {
 // End is the offset behind the piece's last byte.
 func (p Piece) End() uint64 { return p.Offset + uint64(p.Length) }
 
+// Range is the bytes of the block's data that the piece has.
+func (p Piece) Range() Range { return Range{p.Offset, p.End()} }
+
 // Request describes a transfer to the end that is to receive it. Kind and Meta
 // are opaque to the transport.
 type Request struct {

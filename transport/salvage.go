@@ -13,15 +13,17 @@ import "sync"
 // frame that it kept, had queued, or was given too late, as a lease that has the
 // frame's pieces and bytes. All are there when Conn.Close has returned and no call
 // of Send is running. A transfer that either end cancelled leaves nothing, and nor
-// does one that is Replayable.
+// does one that is Replayable. A frame whose Send returned because its context
+// ended is lost: whoever wants to go on waits with another context.
 type Salvage struct {
 	mu     sync.Mutex // guards leases
 	leases []*Lease
 }
 
 // Take hands over all leases, in about the order in which they were sent. Each
-// holds a slot until the caller sends or releases it: Outgoing.Send of another
-// connection takes it, after Lease.Narrow where the peer has some of its pieces.
+// holds a slot, or with others a part of one, until the caller sends or releases
+// it: Outgoing.Send of another connection takes it, after Lease.Narrow where the
+// peer has some of its pieces.
 func (s *Salvage) Take() []*Lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()

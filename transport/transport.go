@@ -92,11 +92,12 @@ type Outgoing interface {
 	// has ended before panics. A nil error says that the frame is queued, not
 	// that it arrived. An empty lease is given back and nothing is sent. The
 	// lease may be another connection's, above all one that Request.Salvage
-	// took; it is copied where that one has another ring, which needs a free
-	// slot of this one. Errors: ErrTooLarge (a lease of more than
-	// Facts.MaxPayload, which Lease does not hand out), ErrCancelled, ErrLost,
-	// ErrClosed, the context's. With Request.Salvage a lease whose connection
-	// ended is there, not lost.
+	// took: one of more than Facts.MaxPayload goes as several frames, each with
+	// a grant, and it is copied where that one has another ring, which needs
+	// free slots of this one. Errors: ErrCancelled, ErrLost, ErrClosed; the
+	// context's: then what was not queued is lost, and the transfer lives on
+	// without it. With Request.Salvage a lease whose connection ended is there,
+	// not lost.
 	Send(ctx context.Context, l *Lease) error
 
 	// Flush returns nil when the peer has verified everything sent before the
@@ -113,7 +114,8 @@ type Outgoing interface {
 	// peer's result (at most MaxMeta bytes). After an error that Is ErrMissing
 	// the transfer lives on: send the pieces and call Finish again. After the
 	// context's too: call Finish again, or Cancel. Otherwise it has ended when
-	// Finish returns. Errors: those of Flush.
+	// Finish returns. The Outcome's Stats are there with an error too. Errors:
+	// those of Flush.
 	Finish(ctx context.Context) (Outcome, error)
 
 	// Cancel ends the transfer early at both ends. It does not wait, is
@@ -177,7 +179,8 @@ type Facts struct {
 	Link       string // scheme of the link: "mem", "tcp", "unix"
 	Local      string // this end's address, for people
 	Remote     string // the peer's address, for people
-	Peer       string // the name that this end pinned the peer's key under; without keys the one that it gave itself, for people
+	Peer       string // the peer's name: with Proven the one that this end pinned its key under, else what it calls itself, for people
+	Proven     bool   // the peer has proven that it is Peer, by a key
 	PeerBoot   ID     // changes when the peer's process restarts
 	MaxPayload int    // payload bytes of the largest frame that both ends take
 	MaxMeta    int    // bytes of Meta that both ends take

@@ -17,18 +17,22 @@ import (
 type Dialer struct {
 	o Options
 
-	moved  atomic.Int64 // of the last progress, in nanoseconds since begun
-	begun  time.Time
-	window atomic.Int64 // Options.Window, or longer
+	moved atomic.Int64 // of the last progress, in nanoseconds since begun
+	begun time.Time
+
+	telling sync.Mutex // held while OnEvent is called; taken before mu
 
 	mu         sync.Mutex // guards what follows
+	events     []Event    // that OnEvent has not been told of, oldest first
 	routes     []*route
-	live       []connection // dialled and not lost, oldest first
+	live       []connection // dialled and neither lost nor done, oldest first
 	outage     bool         // somebody wants a connection and has had none since the last progress
 	lost       bool         // the next connection replaces one that was lost
+	reached    bool         // there was a connection
 	reconnects int
-	waits      int // calls of Wait since the last progress
-	waited     time.Time
+	waits      int       // calls of Wait since the last progress
+	waited     time.Time // the last of them
+	paused     time.Time // until when it pauses
 }
 
 // connection is one that was dialled.
@@ -45,9 +49,7 @@ func New(o Options) (*Dialer, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Dialer{o: o, routes: routes, begun: time.Now()}
-	d.window.Store(int64(o.Window))
-	return d, nil
+	return &Dialer{o: o, routes: routes, begun: time.Now()}, nil
 }
 
 // Dial returns the next connection. It waits as long as the window allows, which
@@ -57,6 +59,7 @@ func New(o Options) (*Dialer, error) {
 // could mend: ErrInsecure, ErrIncompatible, ErrUnavailable and what
 // Options.Permanent knows.
 func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
+	defer d.tell()
 	d.want()
 	for tried := 0; ; tried++ {
 		if err := ctx.Err(); err != nil {
@@ -64,9 +67,6 @@ func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
 		}
 		r, wait, bound, err := d.choose(time.Now(), tried)
 		if err != nil {
-			if errors.Is(err, ErrGaveUp) {
-				d.tell(Event{Kind: GaveUp, Err: err})
-			}
 			return nil, err
 		}
 		if err := sleep(ctx, wait); err != nil {
@@ -81,26 +81,18 @@ func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
 			return nil, d.stopped(ctx.Err())
 		}
 		d.failed(r, err)
+		d.tell()
 	}
 }
 
 // Wait pauses before something other than a dial is tried again: an open that
 // the peer refused because it has the transfer still, or no room. It counts
-// against the window like a dial. Errors: ErrGaveUp, wrapped with cause; the
-// context's.
+// against the window like a dial; with a negative one nothing is tried again.
+// Errors: ErrGaveUp, wrapped with cause; the context's.
 func (d *Dialer) Wait(ctx context.Context, cause error) error {
-	now := time.Now()
-	d.mu.Lock()
-	if !d.waited.After(d.progress()) {
-		d.waits = 0
-	}
-	d.waits++
-	d.waited = now
-	p, left := pause(d.waits), d.left(now)
-	d.mu.Unlock()
-	if p >= left {
-		err := d.gaveUp(cause)
-		d.tell(Event{Kind: GaveUp, Err: err})
+	defer d.tell()
+	p, err := d.pace(time.Now(), cause)
+	if err != nil {
 		return err
 	}
 	if err := sleep(ctx, p); err != nil {
@@ -109,33 +101,61 @@ func (d *Dialer) Wait(ctx context.Context, cause error) error {
 	return nil
 }
 
+// pace is how long Wait pauses now, or that it is over.
+func (d *Dialer) pace(now time.Time, cause error) (time.Duration, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.waited.After(d.progress()) {
+		d.waits = 0
+	}
+	d.waits++
+	d.waited = now
+	p := pause(d.waits)
+	if d.o.Window < 0 || p >= d.left(now) {
+		return 0, d.gaveUp(cause)
+	}
+	d.paused = now.Add(p)
+	return p, nil
+}
+
 // Progress says that the peer has taken something for good: the window begins
 // anew. It is cheap.
 func (d *Dialer) Progress() { d.moved.Store(int64(time.Since(d.begun))) }
 
 // Lost says that a connection ended without the caller asking for it, and why.
-// The next Dial replaces it. A connection that Dial did not return is ignored, as
-// is one that was lost before.
+// The next Dial replaces it. The time that it lived does not count against the
+// window, nor does it begin anew: that takes progress. A connection that Dial did
+// not return is ignored, as is one that was lost or done with before.
 func (d *Dialer) Lost(c transport.Conn, err error) {
-	now := time.Now()
 	if err == nil {
 		err = transport.ErrLost
 	}
+	d.lose(c, time.Now(), err)
+	d.tell()
+}
+
+func (d *Dialer) lose(c transport.Conn, now time.Time, err error) {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	l, ok := d.take(c)
 	if !ok {
-		d.mu.Unlock()
 		return
 	}
 	r := l.r
-	lasted := now.Sub(l.since) >= proof
-	if lasted {
+	good := d.progress().After(l.since)
+	if good {
 		d.restart(now)
+	} else { // of the window, what was spent before it lived, or was spent in Wait, stays spent
+		from := l.since
+		if d.paused.After(from) {
+			from = d.paused
+		}
+		d.restart(d.progress().Add(max(0, now.Sub(from))))
 	}
 	d.outage, d.lost = true, true
 	r.use.Losses++
 	var trips bool
-	if lasted || d.progress().After(l.since) { // it was good for something
+	if good {
 		r.err, r.use.Reason = err, err.Error()
 		r.tries, r.next = 0, now
 		trips = r.count(now)
@@ -143,18 +163,17 @@ func (d *Dialer) Lost(c transport.Conn, err error) {
 		trips = r.fail(now, err)
 	}
 	left := d.shown(now)
-	d.mu.Unlock()
-	d.tell(Event{Kind: Lost, Route: r.Name, Addr: r.Addr, Err: err, Left: left})
-	d.tellTrip(r, trips, err, left)
+	d.note(Event{Kind: Lost, Route: r.Name, Addr: r.Addr, Err: err, Left: left})
+	d.noteTrip(r, trips, err, left)
 }
 
-// Expect says how many bytes have to move before there can be progress, and at
-// what rate (bytes a second; 0: not known) they do: the window becomes
-// DeadlineFor them where that is longer than Options.Window.
-func (d *Dialer) Expect(bytes uint64, rate float64) {
-	if d.o.Window > 0 {
-		d.window.Store(int64(max(d.o.Window, DeadlineFor(bytes, rate))))
-	}
+// Done says that the caller ends a connection in order: it is no loss, and a
+// further Dial is one of the caller's own will. A connection that Dial did not
+// return is ignored, as is one that was lost or done with before.
+func (d *Dialer) Done(c transport.Conn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.take(c)
 }
 
 // Report tells what became of each route so far.
@@ -194,11 +213,10 @@ func (d *Dialer) restart(at time.Time) {
 // left is what is left of the window. Without one it is endless: what ends the
 // trying then is that each route was tried.
 func (d *Dialer) left(now time.Time) time.Duration {
-	w := time.Duration(d.window.Load())
-	if w < 0 {
-		return longest
+	if d.o.Window < 0 {
+		return endless
 	}
-	return w - now.Sub(d.progress())
+	return d.o.Window - now.Sub(d.progress())
 }
 
 // shown is left for people: 0 where nothing is tried again.
@@ -227,22 +245,25 @@ func (d *Dialer) choose(now time.Time, tried int) (r *route, wait, bound time.Du
 	if wait >= left {
 		return nil, 0, 0, d.gaveUp(d.reasons())
 	}
-	bound = d.o.Attempt
-	if bound <= 0 {
-		bound = attempt
-		if others {
-			bound = attemptOther
-		}
+	bound = attempt
+	if others {
+		bound = attemptOther
+	}
+	if !d.reached { // a window that is shorter is for a peer that was there
+		return r, wait, bound, nil
 	}
 	return r, wait, min(bound, left-wait), nil
 }
 
 // gaveUp is the error for a window that is over, or has no room for another try.
+// It is called with mu held.
 func (d *Dialer) gaveUp(cause error) error {
+	err := fmt.Errorf("%w: no progress for %v: %w", ErrGaveUp, d.o.Window, cause)
 	if d.o.Window < 0 {
-		return fmt.Errorf("%w: %w", ErrGaveUp, cause)
+		err = fmt.Errorf("%w: %w", ErrGaveUp, cause)
 	}
-	return fmt.Errorf("%w: no progress for %v: %w", ErrGaveUp, time.Duration(d.window.Load()), cause)
+	d.note(Event{Kind: GaveUp, Err: err})
+	return err
 }
 
 // best is the route to dial next, nil if all are barred, and whether there are
@@ -299,6 +320,7 @@ func (d *Dialer) reasons() error {
 func (d *Dialer) connected(r *route, c transport.Conn) {
 	now := time.Now()
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	if len(d.live) == maxLive {
 		d.live = append(d.live[:0], d.live[1:]...)
 	}
@@ -313,10 +335,9 @@ func (d *Dialer) connected(r *route, c transport.Conn) {
 	if d.lost {
 		d.reconnects++
 	}
-	d.outage, d.lost = false, false
+	d.outage, d.lost, d.reached = false, false, true
 	r.use.Connects++
-	d.mu.Unlock()
-	d.tell(e)
+	d.note(e)
 }
 
 // failed takes note of a dial that failed.
@@ -324,6 +345,7 @@ func (d *Dialer) failed(r *route, err error) {
 	err = fmt.Errorf("%s to %s: %w", r.Name, r.Addr, err)
 	now := time.Now()
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	r.use.Failures++
 	trips := r.fail(now, err)
 	e := Event{Kind: Failed, Route: r.Name, Addr: r.Addr, Err: err, Tries: r.tries, Left: d.shown(now)}
@@ -333,9 +355,8 @@ func (d *Dialer) failed(r *route, err error) {
 		r.trip(now) // silence costs too long to be tried three times
 		trips = true
 	}
-	d.mu.Unlock()
-	d.tell(e)
-	d.tellTrip(r, trips, err, e.Left)
+	d.note(e)
+	d.noteTrip(r, trips, err, e.Left)
 }
 
 // permanent reports an error that trying again does not mend.
@@ -371,15 +392,34 @@ func (d *Dialer) stopped(err error) error {
 	return fmt.Errorf("failover: dial: %w", err)
 }
 
-func (d *Dialer) tell(e Event) {
+// note puts an event behind those that OnEvent is to be told of. It is called with
+// mu held, so their order is that in which things happened.
+func (d *Dialer) note(e Event) {
 	if d.o.OnEvent != nil {
-		d.o.OnEvent(e)
+		d.events = append(d.events, e)
 	}
 }
 
-func (d *Dialer) tellTrip(r *route, trips bool, err error, left time.Duration) {
+func (d *Dialer) noteTrip(r *route, trips bool, err error, left time.Duration) {
 	if trips && len(d.routes) > 1 {
-		d.tell(Event{Kind: Tripped, Route: r.Name, Addr: r.Addr, Err: err, Left: left})
+		d.note(Event{Kind: Tripped, Route: r.Name, Addr: r.Addr, Err: err, Left: left})
+	}
+}
+
+// tell tells OnEvent of what was noted, by this caller or another one. What the
+// caller noted has been told when it returns.
+func (d *Dialer) tell() {
+	if d.o.OnEvent == nil {
+		return
+	}
+	d.telling.Lock()
+	defer d.telling.Unlock()
+	d.mu.Lock()
+	events := d.events
+	d.events = nil
+	d.mu.Unlock()
+	for _, e := range events {
+		d.o.OnEvent(e)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -107,7 +108,7 @@ func TestAtOnce(t *testing.T) {
 		atOnce bool
 	}{
 		{"moved something", func(d *failover.Dialer) { time.Sleep(time.Millisecond); d.Progress(); time.Sleep(time.Second) }, true},
-		{"lived long", func(*failover.Dialer) { time.Sleep(time.Hour) }, true},
+		{"lived long", func(*failover.Dialer) { time.Sleep(time.Hour) }, false},
 		{"died at once", func(*failover.Dialer) {}, false},
 		{"died soon", func(*failover.Dialer) { time.Sleep(7 * time.Second) }, false},
 	}
@@ -133,27 +134,6 @@ func TestAtOnce(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestFlapping has a peer that takes every connection and drops it: that is no
-// progress, whatever the number of connections.
-func TestFlapping(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := &link{does: up}
-		d, _ := dialer(t, failover.Options{Window: 20 * time.Second}, l)
-		begin := time.Now()
-		var err error
-		for err == nil {
-			var c transport.Conn
-			if c, err = d.Dial(t.Context()); err == nil {
-				time.Sleep(50 * time.Millisecond)
-				d.Lost(c, errDown)
-			}
-		}
-		if took := time.Since(begin); !errors.Is(err, failover.ErrGaveUp) || took > 20*time.Second || l.count() > 40 {
-			t.Errorf("%v after %v and %d connections", err, took, l.count())
-		}
-	})
 }
 
 // TestFallsOver leaves a route after three failures, tells why, and comes back.
@@ -333,50 +313,80 @@ func TestContext(t *testing.T) {
 	})
 }
 
-// TestWait paces an open that is refused for a while.
-func TestWait(t *testing.T) {
+// TestWaitWithoutAWindow: nothing is tried again.
+func TestWaitWithoutAWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, log := dialer(t, failover.Options{Window: 10 * time.Second}, &link{does: up})
+		d, log := dialer(t, failover.Options{Window: -1}, &link{does: up})
 		c := must(t, d)
-		begin, n := time.Now(), 0
-		var err error
-		for ; err == nil; n++ {
-			err = d.Wait(t.Context(), errDown)
+		begin := time.Now()
+		if err := d.Wait(t.Context(), errDown); !errors.Is(err, failover.ErrGaveUp) || !errors.Is(err, errDown) || time.Since(begin) != 0 {
+			t.Errorf("%v after %v", err, time.Since(begin))
 		}
-		if took := time.Since(begin); !errors.Is(err, failover.ErrGaveUp) || !errors.Is(err, errDown) || n < 8 || n > 20 || took > 10*time.Second {
-			t.Errorf("%v: %d waits in %v: %s", err, n, took, log.kinds())
+		if log.kinds() != "connected:a gave-up" {
+			t.Error(log.kinds())
 		}
-		d.Progress()
-		begin = time.Now()
-		if err := d.Wait(t.Context(), errDown); err != nil || time.Since(begin) > 100*time.Millisecond {
-			t.Errorf("%v: waited %v after progress", err, time.Since(begin))
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if err := d.Wait(ctx, errDown); !errors.Is(err, context.Canceled) || !errors.Is(err, errDown) {
-			t.Error(err)
-		}
-		d.Lost(c, nil)
+		d.Done(c)
 	})
 }
 
-// TestExpect gives a slow link the time that a block takes.
-func TestExpect(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, _ := dialer(t, failover.Options{}, &link{does: down})
-		d.Expect(100<<20, 1<<20)
-		begin := time.Now()
-		_, err := d.Dial(t.Context())
-		if took := time.Since(begin); !errors.Is(err, failover.ErrGaveUp) || took < 425*time.Second || took > 430*time.Second {
-			t.Errorf("%v after %v", err, took)
+// TestDone: an end in order is no loss, whatever is dialled afterwards, and a
+// connection that ended so takes no place among those that are remembered.
+func TestDone(t *testing.T) {
+	for _, window := range []time.Duration{0, -1} {
+		synctest.Test(t, func(t *testing.T) {
+			d, log := dialer(t, failover.Options{Window: window}, &link{does: up})
+			kept := must(t, d)
+			begin := time.Now()
+			for range 40 { // more than are remembered
+				c := must(t, d)
+				d.Done(c)
+				d.Done(c)
+				d.Lost(c, errDown)
+			}
+			if r := d.Report(); r.Reconnects != 0 || r.Routes[0].Losses != 0 || r.Routes[0].Connects != 41 || time.Since(begin) != 0 {
+				t.Errorf("report %+v after %v", r, time.Since(begin))
+			}
+			if kinds := strings.ReplaceAll(log.kinds(), "connected:a", ""); strings.TrimSpace(kinds) != "" {
+				t.Errorf("events beside connections: %q", kinds)
+			}
+			d.Lost(kept, errDown)
+			if r := d.Report(); r.Routes[0].Losses != 1 {
+				t.Errorf("the loss of a connection that was not done with: %+v", r)
+			}
+		})
+	}
+}
+
+// TestEventsInOrder has one goroutine be slow to tell what happened first.
+func TestEventsInOrder(t *testing.T) {
+	log := &log{}
+	var once sync.Once
+	var d *failover.Dialer
+	ended := make(chan struct{})
+	meanwhile := func() {
+		go func() {
+			defer close(ended)
+			if c, err := d.Dial(t.Context()); err == nil {
+				d.Lost(c, errDown)
+			}
+		}()
+		for d.Report().Routes[0].Connects < 2 {
+			time.Sleep(time.Millisecond)
 		}
-		d.Expect(0, 1<<30) // never below what was asked for
-		d.Progress()
-		begin = time.Now()
-		if _, err := d.Dial(t.Context()); !errors.Is(err, failover.ErrGaveUp) || time.Since(begin) < 27*time.Second {
-			t.Errorf("%v after %v", err, time.Since(begin))
-		}
+		time.Sleep(5 * time.Millisecond) // so that an overtaking event would be there
+	}
+	d, err := failover.New(failover.Options{
+		Routes:  []failover.Route{{Name: "a", Link: &link{does: up}, Addr: "a:1"}},
+		OnEvent: func(e failover.Event) { once.Do(meanwhile); log.add(e) },
 	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	must(t, d)
+	<-ended
+	if len(log.all) != 3 || log.all[2].Kind != failover.Lost {
+		t.Errorf("told of %s", log.kinds())
+	}
 }
 
 // TestStrangeLosses are ignored: a connection of somebody else, one that was
@@ -432,34 +442,6 @@ func TestConcurrent(t *testing.T) {
 			t.Errorf("report %+v", r)
 		}
 	})
-}
-
-func TestDeadlineFor(t *testing.T) {
-	const mb = 1 << 20
-	tests := []struct {
-		bytes uint64
-		rate  float64
-		want  time.Duration
-	}{
-		{0, 0, 30 * time.Second},
-		{0, 1e12, 30 * time.Second},
-		{100 * mb, 100 * mb, 34 * time.Second},
-		{100 * mb, mb, 430 * time.Second},
-		{mb, 0, 46 * time.Second}, // 256 KiB/s
-		{mb, 1, 46 * time.Second},
-		{mb, -5, 46 * time.Second},
-		{1 << 63, mb, 24 * time.Hour},
-		{1<<64 - 1, 0, 24 * time.Hour},
-	}
-	for _, tt := range tests {
-		if got := failover.DeadlineFor(tt.bytes, tt.rate); got != tt.want {
-			t.Errorf("DeadlineFor(%d, %g) = %v, want %v", tt.bytes, tt.rate, got, tt.want)
-		}
-	}
-	nan := 0.0
-	if got := failover.DeadlineFor(mb, nan/nan); got != 46*time.Second {
-		t.Errorf("not a number: %v", got)
-	}
 }
 
 func TestEventsAsText(t *testing.T) {

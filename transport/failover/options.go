@@ -1,7 +1,6 @@
 package failover
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -10,8 +9,8 @@ import (
 
 // ErrGaveUp is returned by Dial and Wait when the window is over without
 // progress: whoever has a transfer ends it with what arrived. It is wrapped with
-// the last error of each route.
-var ErrGaveUp = errors.New("failover: no way to the peer")
+// the last error of each route, and Is transport.ErrUnreachable.
+var ErrGaveUp = fmt.Errorf("failover: %w", transport.ErrUnreachable)
 
 // Route is one way to the peer: a link and an address that its Dial takes. The
 // name is for people, for Options.Require and for reports; it is usually the
@@ -31,22 +30,22 @@ type Options struct {
 	// Require leaves only the routes of this name. Empty: all.
 	Require string
 
-	// Window is how long to try without progress (see Dialer.Progress). 0:
-	// DefaultWindow. Negative: each route that is not barred is tried once, and
-	// a connection that is lost stays lost.
+	// Window is how long to try without progress (see Dialer.Progress), however
+	// much is to be moved: the time that a connection lives does not count, so
+	// what is slow and moves is never given up. 0: DefaultWindow. Negative: each
+	// route that is not barred is tried once, nothing is waited for, and a
+	// connection that is lost stays lost.
 	Window time.Duration
-
-	// Attempt bounds one dial. 0: 5 s, or 2 s where there is another route.
-	Attempt time.Duration
 
 	// Permanent reports errors of Dial that trying again does not mend, beside
 	// those of the contract: ErrInsecure, ErrIncompatible, ErrUnavailable and
 	// ErrInvalid. A wrong key, for example. Nil: none.
 	Permanent func(error) bool
 
-	// OnEvent, when set, is told what happens, in order for each route. It is
-	// called by the goroutines that call the dialler's methods and must not block
-	// or call them. Nil: nobody is told.
+	// OnEvent, when set, is told what happens, one event at a time and in the order
+	// in which it happened. It is called by the goroutines that call the dialler's
+	// methods, before those return, and must not block or call them. Nil: nobody is
+	// told.
 	OnEvent func(Event)
 }
 

@@ -34,30 +34,11 @@ const (
 	attempt      = 5 * time.Second
 	attemptOther = 2 * time.Second
 
-	// proof is how long a connection has to live to be progress by itself:
-	// longer than a link needs to notice a peer that is gone (6 s). One that
-	// lived shorter, and moved nothing, gives no right to try at once.
-	proof = 10 * time.Second
-
 	// maxLive bounds the connections whose routes are remembered. A transfer has
 	// one, or one for each link.
 	maxLive = 16
-)
 
-// Numbers of DeadlineFor.
-const (
-	// graceFixed is what anything may take beside its bytes: a handshake, a
-	// flush of a disk, a garbage collection, a peer that is swapped in.
-	graceFixed = 30 * time.Second
-
-	// graceFactor is how much slower than measured things may become: another
-	// transfer or two on the same link or disk.
-	graceFactor = 4
-
-	// slowest is the rate in bytes a second that is assumed where nothing was
-	// measured or less was: Wi-Fi at its worst.
-	slowest = 256 << 10
-
-	// longest bounds a deadline, whatever is asked for.
-	longest = 24 * time.Hour
+	// endless is what is left of a window where there is none: longer than any
+	// dial may take.
+	endless = 24 * time.Hour
 )

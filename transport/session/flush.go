@@ -111,30 +111,35 @@ func (o *outgoing) Finish(ctx context.Context) (transport.Outcome, error) {
 	select {
 	case o.finishing <- struct{}{}:
 	case <-ctx.Done():
-		return transport.Outcome{}, fmt.Errorf("finish: wait for an earlier finish: %w", ctx.Err())
+		out, _ := o.outcome()
+		return out, fmt.Errorf("finish: wait for an earlier finish: %w", ctx.Err())
 	}
 	defer func() { <-o.finishing }()
 	for said := false; !said; {
 		frames, err := o.flushAll(ctx)
 		if err != nil {
-			if out, ok := o.outcome(); ok {
-				return out, nil
+			out, ok := o.outcome()
+			if ok {
+				err = nil
 			}
-			return transport.Outcome{}, err
+			return out, err
 		}
 		if said, err = o.sayFinish(frames); err != nil {
-			return transport.Outcome{}, err
+			out, _ := o.outcome()
+			return out, err
 		}
 	}
 	select {
 	case <-o.done:
 	case <-ctx.Done():
-		return transport.Outcome{}, fmt.Errorf("finish: wait for the peer's result: %w", ctx.Err())
+		out, _ := o.outcome()
+		return out, fmt.Errorf("finish: wait for the peer's result: %w", ctx.Err())
 	}
-	if out, ok := o.outcome(); ok {
+	out, ok := o.outcome()
+	if ok {
 		return out, nil
 	}
-	return transport.Outcome{}, o.why()
+	return out, o.why()
 }
 
 // flushAll flushes unless Finish was said before.
@@ -148,7 +153,7 @@ func (o *outgoing) flushAll(ctx context.Context) (uint64, error) {
 	return o.flush(ctx)
 }
 
-// outcome is the result, once it is there.
+// outcome is what was sent, and the result, once it is there.
 func (o *outgoing) outcome() (transport.Outcome, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -168,33 +168,54 @@ func (o *outgoing) Send(ctx context.Context, l *transport.Lease) error {
 	if !l.End() {
 		panic("session: lease sent after its end")
 	}
-	err := o.why()
 	if l.Empty() {
 		l.Free()
-		return err
+		return o.why()
 	}
+	if limit := o.c.facts.MaxPayload; l.Size() > limit {
+		return o.sendParts(ctx, l.Split(limit))
+	}
+	return o.send(ctx, l)
+}
+
+// sendParts sends a lease of a connection with larger frames than this one's, cut
+// into parts.
+func (o *outgoing) sendParts(ctx context.Context, parts []*transport.Lease) (err error) {
+	for _, l := range parts {
+		l.End()
+		if err == nil {
+			err = o.send(ctx, l)
+		} else {
+			o.reject(l)
+		}
+	}
+	return err
+}
+
+// send sends an ended lease that fits into a frame.
+func (o *outgoing) send(ctx context.Context, l *transport.Lease) error {
+	err := o.why()
 	if err == nil && !l.Slot().Of(o.ring) {
 		if l, err = o.move(ctx, l); l == nil {
 			return err
 		}
 	}
-	slot, pieces, payload := l.Frame(o.c.facts.Sum, o.c.sum)
-	if n, limit := len(payload), o.c.facts.MaxPayload; err == nil && n > limit {
-		l.Free()
-		return fmt.Errorf("send: %w: payload of %d bytes, agreed limit %d", transport.ErrTooLarge, n, limit)
+	if err != nil {
+		o.reject(l)
+		return err
 	}
 	f := o.c.pool.getTx()
-	f.o, f.lease, f.slot, f.pieces, f.payload = o, l, slot, pieces, payload
+	f.o, f.lease = o, l
+	f.slot, f.pieces, f.payload = l.Frame(o.c.facts.Sum, o.c.sum)
 	f.part.lo, f.part.hi = l.Wanted()
-	switch {
-	case err != nil:
-	case f.part.empty():
+	if f.part.empty() {
 		err = o.hold(f)
-	default:
+	} else {
 		err = o.queue(ctx, f)
 	}
 	if err != nil {
-		o.reject(f)
+		o.c.pool.putTx(f)
+		o.reject(l)
 	}
 	return err
 }
@@ -262,17 +283,7 @@ func (o *outgoing) touch(f *txFrame) {
 
 // durable reports whether block b was acknowledged. The caller holds mu.
 func (o *outgoing) durable(b uint32) bool {
-	r := o.acked.Ranges()
-	i, found := slices.BinarySearchFunc(r, uint64(b), func(r transport.Range, b uint64) int {
-		switch {
-		case r.End <= b:
-			return -1
-		case r.Begin > b:
-			return 1
-		}
-		return 0
-	})
-	return found && i < len(r)
+	return o.acked.Covers(transport.Range{Begin: uint64(b), End: uint64(b) + 1})
 }
 
 // wrote is called by a lane when the link no longer needs f. The frame may be

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pdlink/transport"
+	"pdlink/transport/session"
 	"pdlink/transport/wire"
 )
 
@@ -352,14 +353,88 @@ func TestLease(t *testing.T) {
 	must(t, err)
 	l = transport.NewLease(large.Payload(), "", nil)
 	l.Reset(slot)
-	if _, err := l.Reserve(0, 0, testPayload+1); err != nil {
+	if _, err := l.Reserve(0, 5, testPayload+1); err != nil {
 		t.Fatal(err)
 	}
-	is(t, out.Send(t.Context(), l), transport.ErrTooLarge)
+	must(t, out.Send(t.Context(), l)) // in parts
+	// Over whichever lane, so in any order.
+	for range 2 {
+		h := b.sent()
+		if p := h.Pieces[0]; len(h.Pieces) != 1 || p.Range() != (transport.Range{Begin: 5, End: testPayload + 5}) && p.Range() != (transport.Range{Begin: testPayload + 5, End: testPayload + 6}) {
+			t.Errorf("sent %+v", h.Pieces)
+		}
+	}
 	idle(t, large)
 	out.Cancel("done")
-	if len(b.written) > 0 {
-		t.Error("a frame was written")
+}
+
+// TestSendOfPartsThatEnds: when the connection ends between the parts of a large
+// frame, all of it is saved; when the context does, what was not queued is lost.
+func TestSendOfPartsThatEnds(t *testing.T) {
+	large, err := transport.NewRing(2, (testWindow+2)*testPayload+transport.HeaderRoom)
+	must(t, err)
+	for _, lost := range []bool{true, false} {
+		var saved transport.Salvage
+		b := start(t, func(o *session.Options) { o.SendRing = large })
+		out, _ := b.outgoing(transport.Request{Salvage: &saved})
+		slot, err := large.Take(t.Context(), nil)
+		must(t, err)
+		l := transport.NewLease(large.Payload(), "", nil)
+		l.Reset(slot)
+		if _, err := l.Reserve(0, 0, (testWindow+2)*testPayload); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		sending := asyncErr(func() error { return out.Send(ctx, l) })
+		for range testWindow {
+			b.sent()
+		}
+		left, want := 0, context.Canceled
+		if lost {
+			left, want = testWindow+2, transport.ErrLost
+			close(b.laneEnd)
+			_, err = wait(t, sending)
+			cancel()
+		} else {
+			cancel()
+			_, err = wait(t, sending)
+		}
+		is(t, err, want)
+		if !lost {
+			out.Cancel("a part is lost")
+		}
+		must(t, b.c.Close())
+		leases := saved.Take()
+		covered := transport.BlockCoverage{}
+		for _, l := range leases {
+			for _, p := range l.Pieces() {
+				covered.Add(p)
+			}
+			l.Release()
+		}
+		if len(leases) != left || lost && !covered.Covers(transport.Piece{Length: (testWindow + 2) * testPayload}) {
+			t.Errorf("lost %v: %d parts saved, want %d, with %+v", lost, len(leases), left, covered[0])
+		}
+		if n := large.InUse(); n != 0 {
+			t.Errorf("lost %v: %d slots in use", lost, n)
+		}
+	}
+	must(t, large.Close())
+}
+
+// TestFinishTellsWhatWasSent, also when it fails.
+func TestFinishTellsWhatWasSent(t *testing.T) {
+	b := start(t, nil)
+	out, n := b.outgoing(transport.Request{})
+	must(t, put(t.Context(), out, 1, 2))
+	h := b.sent()
+	b.say(&wire.Nack{Handle: n, Seq: h.Seq, Pieces: h.Pieces[1:]})
+	b.sent()
+	must(t, b.c.Close())
+	o, err := out.Finish(t.Context())
+	is(t, err, transport.ErrClosed)
+	if want := (transport.Stats{Frames: 2, Bytes: 3, Pieces: 3, BadPiece: 1, Repeats: 1, RepeatBytes: 1}); o.Stats != want {
+		t.Errorf("sent %+v, want %+v", o.Stats, want)
 	}
 }
 

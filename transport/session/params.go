@@ -39,8 +39,8 @@ const (
 	maxAcked = 4096
 
 	// maxBad is how many pieces that the caller has to send again a peer may
-	// report between two flushes. A link that damages more is beyond repair by repeating; the transfer is
-	// cancelled.
+	// report between two flushes. A link that damages more is beyond repair by
+	// repeating; the transfer is cancelled.
 	maxBad = 1 << 16
 
 	// maxAnswers is how many unsent refusals make a peer one that sends

@@ -189,14 +189,14 @@ func (o *outgoing) damaged(m *wire.Nack) []transport.Piece {
 // frames below a number, and returns what cannot be. The caller holds mu. The
 // work is bounded by the pieces of the kept frames and by those that are missing.
 func (o *outgoing) recall(missing []transport.Piece, below uint64) (rest []transport.Piece) {
-	want, have := make(map[uint32]*transport.Coverage), make(map[uint32]*transport.Coverage)
+	want, have := transport.BlockCoverage{}, transport.BlockCoverage{}
 	for _, p := range missing {
-		cover(want, p)
+		want.Add(p)
 	}
 	for _, f := range o.kept {
 		var lost span
 		for i, p := range f.pieces {
-			if touches(want[p.Block], p) {
+			if want.Touches(p) {
 				lost = lost.join(span{i, i + 1})
 			}
 		}
@@ -206,7 +206,7 @@ func (o *outgoing) recall(missing []transport.Piece, below uint64) (rest []trans
 			continue
 		}
 		for _, p := range f.pieces[lost.lo:lost.hi] {
-			cover(have, p)
+			have.Add(p)
 		}
 	}
 	o.repeat()
@@ -216,31 +216,9 @@ func (o *outgoing) recall(missing []transport.Piece, below uint64) (rest []trans
 			rest = append(rest, p)
 			continue
 		}
-		for r := range c.Uncovered(transport.Range{Begin: p.Offset, End: p.End()}) {
+		for r := range c.Uncovered(p.Range()) {
 			rest = append(rest, transport.Piece{Block: p.Block, Offset: r.Begin, Length: uint32(r.End - r.Begin)})
 		}
 	}
 	return rest
-}
-
-// cover adds a piece to what is covered of its block.
-func cover(blocks map[uint32]*transport.Coverage, p transport.Piece) {
-	c := blocks[p.Block]
-	if c == nil {
-		c = new(transport.Coverage)
-		blocks[p.Block] = c
-	}
-	c.Add(transport.Range{Begin: p.Offset, End: p.End()})
-}
-
-// touches reports whether c covers a byte of p.
-func touches(c *transport.Coverage, p transport.Piece) bool {
-	if c == nil {
-		return false
-	}
-	left := uint64(0)
-	for r := range c.Uncovered(transport.Range{Begin: p.Offset, End: p.End()}) {
-		left += r.End - r.Begin
-	}
-	return left < uint64(p.Length)
 }

@@ -59,16 +59,16 @@ func (o *outgoing) move(ctx context.Context, l *transport.Lease) (*transport.Lea
 	return to, nil
 }
 
-// reject is the end of a frame that could not be queued: it is saved where those
-// that were kept are.
-func (o *outgoing) reject(f *txFrame) {
+// reject is the end of a lease, which has ended, that could not be queued: it is
+// saved where those that were kept are.
+func (o *outgoing) reject(l *transport.Lease) {
 	o.mu.Lock()
 	saved := o.rescue
 	o.mu.Unlock()
 	if saved {
-		o.save(f)
+		o.keep.Add(l.Revive())
 	} else {
-		o.c.drop(f)
+		l.Free()
 	}
 }
 
@@ -93,5 +93,5 @@ func (o *outgoing) dispose(idle []*txFrame) {
 func (o *outgoing) save(f *txFrame) {
 	l := f.lease
 	o.c.pool.putTx(f)
-	o.keep.Add(l.Revive(o.c.facts.Sum))
+	o.keep.Add(l.Revive())
 }

@@ -4,7 +4,7 @@ package session_test
 
 import (
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"pdlink/transport"
 	"pdlink/transport/session"
@@ -93,7 +93,9 @@ func TestSalvageOfAnOwnRing(t *testing.T) {
 
 // TestSalvageWithoutRoom: a frame of another ring waits for a slot, and is not lost
 // when the connection ends meanwhile.
-func TestSalvageWithoutRoom(t *testing.T) {
+func TestSalvageWithoutRoom(t *testing.T) { synctest.Test(t, salvageWithoutRoom) }
+
+func salvageWithoutRoom(t *testing.T) {
 	other := ring(t)
 	defer idle(t, other)
 	lease := func() *transport.Lease {
@@ -114,7 +116,7 @@ func TestSalvageWithoutRoom(t *testing.T) {
 		held = append(held, l)
 	}
 	sending := asyncErr(func() error { return out.Send(t.Context(), lease()) })
-	time.Sleep(10 * time.Millisecond)
+	synctest.Wait() // all that waits for nothing has come to rest: the frame waits for a slot
 	must(t, b.c.Close())
 	_, err := wait(t, sending)
 	is(t, err, transport.ErrClosed)

@@ -33,6 +33,9 @@ func factsStable(e *env) {
 	if a.PeerBoot == (transport.ID{}) || b.PeerBoot == (transport.ID{}) {
 		e.Errorf("a boot id is zero: %+v, %+v", a, b)
 	}
+	if a.Proven != b.Proven || a.Proven && (a.Peer == "" || b.Peer == "") {
+		e.Errorf("who is who is proven at one end, or of nobody: %+v, %+v", a, b)
+	}
 	if a.MaxPayload != b.MaxPayload || a.MaxMeta != b.MaxMeta || a.Lanes != b.Lanes || a.Sum != b.Sum || a.Sealed != b.Sealed {
 		e.Errorf("the ends disagree: %+v, %+v", a, b)
 	}

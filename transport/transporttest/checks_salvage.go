@@ -12,6 +12,7 @@ func salvageChecks() []check {
 		{name: "salvage/kept frames outlive the connection", run: salvageFrames},
 		{name: "salvage/frames go on over other connections", run: salvageCarry},
 		{name: "salvage/frames of another ring", run: salvageMoved},
+		{name: "salvage/frames that are too large for the next connection", run: salvageSplit},
 		{name: "salvage/what the peer has is kept and not sent", run: salvageHeld},
 		{name: "salvage/only what the peer lacks is sent", run: salvageNarrow},
 		{name: "salvage/what ended leaves nothing", run: salvageEnded},
@@ -147,6 +148,63 @@ func salvageMoved(e *env) {
 	s.covers(map[uint32]uint64{0: 2000, 1: 1000})
 	p.Close()
 	saved.Release() // nothing was acknowledged
+}
+
+// salvageSplit: a connection with smaller frames takes larger ones along in parts,
+// over the same ring and over another one, of what the peer lacks only, and leaves to
+// the one after it what it kept. Slots come back once all parts have.
+func salvageSplit(e *env) {
+	const large = 3*testPayload + 100 // of one piece
+	for _, same := range []bool{true, false} {
+		ring := e.ring(2, 4*testPayload)
+		var saved transport.Salvage
+		req := transport.Request{ID: transport.NewID(), Salvage: &saved}
+		p := e.pair(session.Options{SendRing: ring, RecvRing: e.ring(2, 4*testPayload), Sums: []string{transport.Sums()[0]}},
+			session.Options{SendRing: e.ring(2, 4*testPayload), RecvRing: e.ring(4, 4*testPayload)})
+		out, in := e.open(p.A, p.B, req)
+		e.must(e.send(out, piece{0, 0, large}, piece{1, 0, 50}), "send")
+		e.must(e.send(out, append(manyPieces(testPayload), piece{2, 1, testPayload})[1:]...), "send")
+		for range 2 {
+			e.frame(in).Release()
+		}
+		p.Close()
+		next := session.Options{Sums: []string{transport.Sums()[1]}}
+		if same {
+			next.SendRing = ring
+		}
+		had := 0
+		for i := range 2 {
+			p = e.pair(next, session.Options{})
+			if p.A.Facts().MaxPayload != testPayload {
+				e.Fatalf("frames of %d bytes, want %d", p.A.Facts().MaxPayload, testPayload)
+			}
+			out, in = e.open(p.A, p.B, req)
+			s := e.sink(in)
+			done := call(func() error { return s.run(e.ctx) })
+			for _, l := range saved.Take() {
+				if i == 0 && l.Size() == large+50 {
+					l.Narrow(0, 1)
+				}
+				had += l.Size()
+				e.must(out.Send(e.ctx, l), "send what was saved")
+			}
+			o := e.finish(out)
+			e.ends(done, nil, "receive")
+			want := uint64(large + 2*testPayload - testPayload/transport.MaxPieces)
+			if i == 1 {
+				want += 50 // the peer has none of it, and nobody said so
+			}
+			if got := s.bytes(); got != want || o.Stats.Bytes != want || o.Stats.Frames < 6 {
+				e.Errorf("connection %d: %d bytes arrived of %d, sent %+v", i, got, want, o.Stats)
+			}
+			p.Close()
+		}
+		if had != 2*(large+50+2*testPayload-testPayload/transport.MaxPieces) {
+			e.Errorf("%d bytes were saved", had)
+		}
+		saved.Release() // nothing was acknowledged
+		e.eventually(func() bool { return ring.InUse() == 0 }, "slots whose frames went in parts come back")
+	}
 }
 
 // filled returns a lease with pieces.
