@@ -157,11 +157,17 @@ func parseAnswer(b []byte) (Answer, error) {
 	return a, nil
 }
 
-// bytes is how many bytes need not be sent.
-func (a Answer) bytes() (n uint64) {
+// visible is how many bytes are there for good.
+func (a Answer) visible() (n uint64) {
 	for _, s := range a.Present {
 		n += uint64(s.Count) * uint64(a.BlockBytes)
 	}
+	return n
+}
+
+// bytes is how many bytes are there in all.
+func (a Answer) bytes() uint64 {
+	n := a.visible()
 	for _, h := range a.Held {
 		for _, r := range h.Ranges {
 			n += r.End - r.Begin

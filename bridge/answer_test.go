@@ -3,6 +3,7 @@ package bridge
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"reflect"
 	"strings"
@@ -75,7 +76,7 @@ func TestAnswerFits(t *testing.T) {
 		for _, h := range got.Held {
 			c := cover(whole.Held[h.Block].Ranges)
 			for _, r := range h.Ranges {
-				if !covers(c, r) {
+				if !c.Covers(r) {
 					t.Fatalf("limit %d: %v of block %d is said to be held and is not", limit, r, h.Block)
 				}
 			}
@@ -122,12 +123,12 @@ func TestAnswerIsChecked(t *testing.T) {
 
 // TestSenderLeavesOutWhatIsHeld.
 func TestSenderLeavesOutWhatIsHeld(t *testing.T) {
-	s := &Sender{
-		answer: Answer{Blocks: 3, BlockBytes: 100}, present: make([]bool, 3),
-		held: map[uint32]*transport.Coverage{0: cover(ranges(0, 100)), 1: cover(ranges(10, 20, 50, 100))},
+	s := &sender{answer: Answer{Blocks: 3, BlockBytes: 100}, present: make([]bool, 3), held: transport.BlockCoverage{}, sent: new(tally)}
+	for _, p := range []transport.Piece{{Block: 0, Length: 100}, {Block: 1, Offset: 10, Length: 10}, {Block: 1, Offset: 50, Length: 50}} {
+		s.held.Add(p)
 	}
-	if s.Wants(0) || !s.Wants(1) || !s.Wants(2) {
-		t.Errorf("wants %v %v %v", s.Wants(0), s.Wants(1), s.Wants(2))
+	if s.wants(0) || !s.wants(1) || !s.wants(2) {
+		t.Errorf("wants %v %v %v", s.wants(0), s.wants(1), s.wants(2))
 	}
 	ring, err := transport.NewRing(2, 2*transport.HeaderRoom)
 	if err != nil {
@@ -141,16 +142,16 @@ func TestSenderLeavesOutWhatIsHeld(t *testing.T) {
 	}
 	for b := range 3 {
 		for _, cut := range [][2]int64{{0, 15}, {15, 60}, {60, 100}} {
-			if err := s.Put(t.Context(), b, cut[0], data[cut[0]:cut[1]]); err != nil {
+			if _, err := s.put(t.Context(), b, cut[0], data[cut[0]:cut[1]]); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	s.ask([]transport.Piece{{Block: 0, Offset: 40, Length: 2}})
-	if err := s.Put(t.Context(), 0, 0, data); err != nil { // what is asked for is sent, held or not
+	if _, err := s.put(t.Context(), 0, 0, data); err != nil { // what is asked for is sent, held or not
 		t.Fatal(err)
 	}
-	if err := s.Push(t.Context()); err != nil {
+	if err := s.push(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	want := []piece3{{1, 0, 10}, {1, 20, 50}, {2, 0, 15}, {2, 15, 60}, {2, 60, 100}, {0, 40, 42}}
@@ -198,7 +199,7 @@ func TestPieceMapsAreBounded(t *testing.T) {
 	r := NewReceiver(Options{})
 	assemblies := map[string]*assembly{}
 	for i, name := range []string{"honest", "hostile"} {
-		a := newAssembly(r, transport.Request{ID: transport.ID{byte(1 + i)}}, [32]byte{})
+		a := newAssembly(r, transport.Request{ID: transport.ID{byte(1 + i)}}, [32]byte{}, via{number: uint64(i)})
 		a.size, a.blocks = 1<<20, make([]block, 128)
 		a.timer.Stop()
 		r.live[a.id] = a
@@ -244,5 +245,48 @@ func TestPieceMapsAreBounded(t *testing.T) {
 	r.forget(honest)
 	if n := r.ranges.Load(); n != 0 {
 		t.Errorf("%d ranges are counted of no transfer", n)
+	}
+}
+
+// TestManySmallMapsDoNotCostTheLargeOne: room is made by whoever has most in all,
+// not by the one long prompt.
+func TestManySmallMapsDoNotCostTheLargeOne(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		honest  via
+		hostile func(i int) via
+	}{
+		{"another host, a connection each",
+			via{number: 1, facts: transport.Facts{Remote: "10.0.0.1:5000"}},
+			func(i int) via {
+				return via{number: uint64(2 + i), facts: transport.Facts{Remote: fmt.Sprintf("10.0.0.2:%d", 5000+i)}}
+			}},
+		{"another connection of one host",
+			via{number: 1, facts: transport.Facts{Remote: "[::1]:5000"}},
+			func(int) via { return via{number: 2, facts: transport.Facts{Remote: "[::1]:5001"}} }},
+	} {
+		r := NewReceiver(Options{})
+		add := func(id byte, v via, ranges int64) *assembly {
+			a := newAssembly(r, transport.Request{ID: transport.ID{id}}, [32]byte{}, v)
+			a.timer.Stop()
+			a.ranges.Store(ranges)
+			r.live[a.id] = a
+			return a
+		}
+		honest := add(1, c.honest, 1000)
+		var hostile []*assembly
+		for i := range 20 {
+			hostile = append(hostile, add(byte(2+i), c.hostile(i), int64(100+i%2)))
+		}
+		r.relieve()
+		failed := 0
+		for _, a := range hostile {
+			if errors.Is(a.failed, ErrPlan) {
+				failed++
+			}
+		}
+		if honest.failed != nil || failed != 1 {
+			t.Errorf("%s: the honest transfer failed with %v, %d of the others failed", c.name, honest.failed, failed)
+		}
 	}
 }

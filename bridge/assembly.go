@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -40,12 +41,12 @@ type block struct {
 
 // member is one sender of a transfer: one part over one connection.
 type member struct {
-	part  int
-	via   via
-	heard atomic.Int64  // when its last frame came, in ns from assembly.started
-	left  chan struct{} // closed when it sends no more
+	part int
+	via  via
+	left chan struct{} // closed when it sends no more
 
-	// Guarded by assembly.mu.
+	// Guarded by assembly.mu. in is set once, by the goroutine that serves the
+	// member, which reads it without the lock.
 	in      transport.Incoming // nil until admitted
 	ended   bool               // finished in order
 	gone    bool               // does not wait for the verdict any more
@@ -59,10 +60,12 @@ type via struct {
 }
 
 // replaces reports whether the process at the other end of v has given w up: it is
-// the same one, and it came again.
+// the same one, and it came again. Nobody takes the place of a peer that has proven
+// who it is without proving to be the same one.
 func (v via) replaces(w via) bool {
-	return v.number > w.number && v.facts.PeerBoot == w.facts.PeerBoot && v.facts.Peer == w.facts.Peer &&
-		v.facts.PeerBoot != transport.ID{}
+	boot, v0, w0 := transport.ID{}, v.facts, w.facts
+	return v.number > w.number && v0.PeerBoot == w0.PeerBoot && v0.PeerBoot != boot &&
+		(!w0.Proven || v0.Proven && v0.Peer == w0.Peer)
 }
 
 // assembly is one transfer: the union of what its senders send.
@@ -71,10 +74,13 @@ type assembly struct {
 	id      transport.ID
 	digest  [sha256.Size]byte
 	parts   int
+	via     via    // of the sender that opened it
+	age     uint64 // the number of transfers opened before it, and it
 	started time.Time
+	ready   chan struct{} // closed when it was opened, or openErr says why not
 	done    chan struct{} // closed when verdict is fixed
 
-	once    sync.Once // guards the next group
+	// Set before ready is closed.
 	openErr error
 	target  Target
 	size    int64 // bytes of a block
@@ -84,13 +90,16 @@ type assembly struct {
 	blocks    []block
 	present   int // blocks that were visible at the start
 
-	// stopped is set before the target closes; with a block's io lock it
-	// keeps late writers away from it.
+	// stopped is set and halt closed before the target closes; with a block's io
+	// lock that keeps late writers away from it.
 	stopped atomic.Bool
+	halt    chan struct{}
 
 	closing atomic.Bool  // the receiver is ending
-	full    atomic.Bool  // the target took no further block
+	stuck   atomic.Int64 // since when the target takes no further block, by Receiver.clock; 0: it does
+	needs   atomic.Int64 // until when no other transfer is opened for the sake of this one; by the same clock
 	arrived atomic.Int64 // when the last frame arrived or was written, in ns from started
+	pace    pace
 	ranges  atomic.Int64 // of all blocks' coverage; Receiver.ranges has the sum of all transfers
 	end     cutting
 
@@ -107,16 +116,17 @@ type assembly struct {
 	joined     bool            // somebody was a member
 	joinedAt   time.Duration   // the last who became one, from started
 	lostAt     time.Duration   // the last who did not finish, from started
+	losses     map[int]error   // by part: why its last sender that did not finish was lost
 	admitted   bool            // a sender was told that it may send
 	over       bool            // nobody can join any more
 	decided    bool            // verdict is final; done is closed soon
 	verdict    Verdict
 }
 
-func newAssembly(r *Receiver, req transport.Request, digest [sha256.Size]byte) *assembly {
+func newAssembly(r *Receiver, req transport.Request, digest [sha256.Size]byte, v via) *assembly {
 	a := &assembly{
-		r: r, id: req.ID, digest: digest, parts: max(req.Parts, 1), started: time.Now(),
-		done: make(chan struct{}), members: make(map[int]*member),
+		r: r, id: req.ID, digest: digest, parts: max(req.Parts, 1), via: v, started: time.Now(),
+		ready: make(chan struct{}), done: make(chan struct{}), halt: make(chan struct{}), members: make(map[int]*member), losses: make(map[int]error),
 	}
 	a.cond.L = &a.mu
 	a.timer = time.AfterFunc(time.Hour, func() { // the finisher sets the time
@@ -127,7 +137,8 @@ func newAssembly(r *Receiver, req transport.Request, digest [sha256.Size]byte) *
 	return a
 }
 
-// open opens the target and prepares the answer. It runs once.
+// open opens the target and prepares the answer. The request is that of the sender
+// for which the assembly was made: others may have another plan.
 func (a *assembly) open(req transport.Request) {
 	o, err := a.r.o.Open(req.Kind, req.Meta)
 	if err != nil {
@@ -140,6 +151,8 @@ func (a *assembly) open(req transport.Request) {
 			o.Target.Close())
 		return
 	}
+	a.mu.Lock() // the receiver may be closing
+	defer a.mu.Unlock()
 	a.target, a.size, a.ordered, a.isVisible = o.Target, o.BlockBytes, o.Ordered, o.Visible
 	a.blocks = make([]block, o.Blocks)
 	a.end.end.Store(int64(o.Blocks))
@@ -151,7 +164,39 @@ func (a *assembly) open(req transport.Request) {
 		}
 	}
 	a.advance()
+	if a.closing.Load() {
+		a.lower(a.visible)
+	}
 }
+
+// opened waits until another sender's request has been opened. One that has another
+// plan is told so at once: it would have to wait for nothing.
+func (a *assembly) opened(ctx context.Context, digest [sha256.Size]byte) error {
+	select {
+	case <-a.ready:
+		return nil
+	default:
+	}
+	if digest != a.digest {
+		return a.refuse(transport.RefuseOther, otherPlan)
+	}
+	select {
+	case <-a.ready:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (a *assembly) refuse(code transport.RefuseCode, format string, args ...any) error {
+	return &transport.RefusedError{Transfer: a.id, Code: code, Reason: fmt.Sprintf(format, args...)}
+}
+
+// What senders are told in more than one place.
+const (
+	otherPlan = "another sender of this transfer has a different plan"
+	stopping  = "the receiver is stopping"
+)
 
 // join makes the sender of req a member, or says why not: errOver if the
 // transfer is ending, and a new one can begin when done is closed. was is the
@@ -159,26 +204,24 @@ func (a *assembly) open(req transport.Request) {
 func (a *assembly) join(req transport.Request, digest [sha256.Size]byte, v via) (m, was *member, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	refuse := func(code transport.RefuseCode, format string, args ...any) (*member, *member, error) {
-		return nil, nil, &transport.RefusedError{Transfer: a.id, Code: code, Reason: fmt.Sprintf(format, args...)}
-	}
 	was = a.members[req.Part]
 	switch parts := max(req.Parts, 1); {
 	case a.over:
 		return nil, nil, errOver
+	case a.closing.Load(): // the next receiver knows what became visible, and nothing else
+		return nil, nil, a.refuse(transport.RefuseBusy, stopping)
 	case digest != a.digest:
-		return refuse(transport.RefuseOther, "another sender of this transfer has a different plan")
+		return nil, nil, a.refuse(transport.RefuseOther, otherPlan)
 	case parts != a.parts:
-		return refuse(transport.RefuseOther, "%d parts, but another sender of this transfer said %d", parts, a.parts)
-	case was != nil && !a.replaceable(was, v):
-		return refuse(transport.RefuseDuplicate, "part %d of %d is being sent already", req.Part+1, a.parts)
+		return nil, nil, a.refuse(transport.RefuseOther, "%d parts, but another sender of this transfer said %d", parts, a.parts)
+	case was != nil && !was.replaceable(v):
+		return nil, nil, a.refuse(transport.RefuseDuplicate, "part %d of %d is being sent already", req.Part+1, a.parts)
 	}
 	if was != nil && was.in != nil {
 		was.in.Cancel("another connection sends this part now")
 		a.count(was)
 	}
 	m = &member{part: req.Part, via: v, left: make(chan struct{})}
-	m.heard.Store(int64(time.Since(a.started)))
 	a.members[req.Part] = m
 	a.joined, a.joinedAt = true, time.Since(a.started)
 	a.cond.Broadcast()
@@ -186,19 +229,11 @@ func (a *assembly) join(req transport.Request, digest [sha256.Size]byte, v via) 
 }
 
 // replaceable reports whether the part of m may be opened again over v: its sender
-// is gone, came again itself, or has been silent for so long that its host may be
-// gone. It is called with a.mu held.
-func (a *assembly) replaceable(m *member, v via) bool {
-	switch {
-	case m.gone:
-		return true
-	case m.in == nil:
-		return false
-	case v.replaces(m.via):
-		return true
-	}
-	silent := time.Since(a.started) - time.Duration(m.heard.Load())
-	return !m.ended && silent >= silentAfter
+// is gone, or came again itself. One whose connection lives keeps it, however long
+// it is silent: an engine may queue, and links notice a peer that is gone. It is
+// called with the assembly's mu held.
+func (m *member) replaceable(v via) bool {
+	return m.gone || m.in != nil && v.replaces(m.via)
 }
 
 // admit lets a member send. One that keeps its frames hears which blocks are
@@ -218,20 +253,21 @@ func (a *assembly) admit(m *member, in transport.Incoming) {
 	}
 }
 
-// leave records that a member sends no more: it finished in order, or was lost
-// and its part may be opened again. It is called once for each member.
-func (a *assembly) leave(m *member, inOrder bool) {
+// leave records that a member sends no more: it finished in order, or it was lost,
+// why, and its part may be opened again. It is called once for each member.
+func (a *assembly) leave(m *member, why error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	close(m.left)
 	if m.in != nil && !a.decided {
 		a.count(m)
 	}
-	if inOrder {
+	if why == nil {
 		m.ended = true
 	} else if a.members[m.part] == m {
 		delete(a.members, m.part)
 		a.lostAt = time.Since(a.started)
+		a.losses[m.part] = why
 	}
 	a.cond.Broadcast()
 }

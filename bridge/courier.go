@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -14,7 +15,9 @@ import (
 // long to try; package transport/failover has one. It may be used concurrently.
 type Dialer interface {
 	// Dial returns the next connection, which is the caller's. It waits between
-	// attempts. An error says that there is no way and will be none.
+	// attempts. An error says that there is no way: one that Is
+	// transport.ErrUnreachable that there was none for long enough, another one
+	// that there will be none.
 	Dial(ctx context.Context) (transport.Conn, error)
 
 	// Wait pauses before the receiver is asked again that said cause: that it
@@ -22,11 +25,15 @@ type Dialer interface {
 	// long enough; it Is cause.
 	Wait(ctx context.Context, cause error) error
 
-	// Lost says that a connection of Dial ended, and why.
+	// Lost says that a connection of Dial ended, and why. While it lived nobody
+	// waited for one.
 	Lost(c transport.Conn, err error)
 
-	// Progress says that the receiver has taken something for good. It is
-	// called often.
+	// Done says that this end ended a connection of Dial in order.
+	Done(c transport.Conn)
+
+	// Progress says that a receiver has more than any had before. It is called
+	// when a transfer is opened on another connection.
 	Progress()
 }
 
@@ -45,7 +52,7 @@ type Dialer interface {
 // once: the receiver does not wait long for a sender that is gone.
 //
 // A Courier is the Sink of the source that Run runs, whose goroutine calls Wants,
-// Put and Push. Sent and Close may be called concurrently.
+// Put, Push and Give. Sent and Close may be called concurrently.
 type Courier struct {
 	d     Dialer
 	req   transport.Request
@@ -56,28 +63,33 @@ type Courier struct {
 	life    context.Context // ends with the transfer
 	stop    context.CancelFunc
 	watches sync.WaitGroup         // a goroutine for each connection
-	now     atomic.Pointer[Sender] // of the connection at hand
+	now     atomic.Pointer[sender] // of the connection at hand
 
 	ran bool // the source has been run; of Run
 
-	use   chan struct{}    // capacity 1: held by whoever uses what follows
-	conn  transport.Conn   // nil: none
-	lease *transport.Lease // half full, without a connection
-	had   uint64           // the most bytes that the receiver said to have
-	stale bool             // the connection is not the one that the run of a source that can be read again began with
-	err   error            // why it cannot go on
-	word  *Verdict         // of a receiver that stopped and was not reached again; nil: none
-	over  bool             // Close was called
+	use          chan struct{}     // capacity 1: held by whoever uses what follows
+	conn         transport.Conn    // nil: none
+	made         *history          // of the source's runs; nil: it cannot be run again
+	untried      []transport.Piece // begin the frames among those saved that no link has taken yet
+	lease        *transport.Lease  // half full, without a connection
+	visible, had uint64            // the most bytes that a receiver said to have for good, and in all
+	stale        bool              // the connection is not the one that the run of a source that can be read again began with
+	err          error             // why it cannot go on
+	word         *Verdict          // of a receiver that stopped and was not reached again; nil: none
+	over         bool              // Close was called
 }
 
-// OpenCourier connects and opens a transfer. Errors: those of the dialler, and of
-// OpenSender where trying again does not help.
+// OpenCourier connects and opens a transfer. Errors: those of the dialler; those of
+// transport.Conn.Open where trying again does not help; ErrAnswer for a receiver that
+// cannot be understood, or that expects blocks of another shape.
 func OpenCourier(ctx context.Context, d Dialer, req transport.Request, shape Shape) (*Courier, error) {
 	if req.ID == (transport.ID{}) {
 		req.ID = transport.NewID()
 	}
 	c := &Courier{d: d, req: req, shape: shape, use: make(chan struct{}, 1)}
-	if !req.Replayable {
+	if req.Replayable {
+		c.made = newHistory(min(max(shape.Blocks, 0), MaxBlocks))
+	} else {
 		c.req.Salvage = &c.saved
 	}
 	c.life, c.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -90,10 +102,11 @@ func OpenCourier(ctx context.Context, d Dialer, req transport.Request, shape Sha
 }
 
 // Wants implements Sink.
-func (c *Courier) Wants(block int) bool { return c.now.Load().Wants(block) }
+func (c *Courier) Wants(block int) bool { return c.now.Load().wants(block) }
 
-// Put implements Sink. Errors: the context's, which end the transfer, those of the
-// dialler, and of Sender.Put.
+// Put implements Sink. Errors: the context's, which end the transfer; those of the
+// dialler; ErrPlan for bytes that the blocks do not have; transport.ErrCancelled when
+// the receiver ended the transfer; ErrClosed.
 func (c *Courier) Put(ctx context.Context, block int, off int64, p []byte) error {
 	if err := c.lock(ctx); err != nil {
 		return err
@@ -106,7 +119,6 @@ func (c *Courier) Put(ctx context.Context, block int, off int64, p []byte) error
 		}
 		n, err := s.put(ctx, block, off, p)
 		if err == nil {
-			c.progress()
 			return nil
 		}
 		off, p = off+int64(n), p[n:]
@@ -127,8 +139,7 @@ func (c *Courier) Push(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err = s.Push(ctx); err == nil {
-			c.progress()
+		if err = s.push(ctx); err == nil {
 			return nil
 		}
 		if err := c.mend(ctx, err); err != nil { // then the frame is among those that were saved
@@ -150,8 +161,11 @@ func (c *Courier) close(reason string) {
 	if !c.over {
 		c.over = true
 		if c.conn != nil {
-			c.now.Load().Abort(reason)
+			s := c.now.Load()
+			s.abort(reason)
 			c.conn.Close() //nolint:errcheck // the transfer is over
+			c.leave(c.life, s)
+			c.d.Done(c.conn)
 		}
 		if c.lease != nil {
 			c.lease.Release()
@@ -163,6 +177,9 @@ func (c *Courier) close(reason string) {
 }
 
 func (c *Courier) lock(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	select {
 	case c.use <- struct{}{}:
 		return nil
@@ -174,7 +191,7 @@ func (c *Courier) lock(ctx context.Context) error {
 func (c *Courier) unlock() { <-c.use }
 
 // sender is the sender of the connection at hand. The caller holds use.
-func (c *Courier) sender() (*Sender, error) {
+func (c *Courier) sender() (*sender, error) {
 	switch {
 	case c.over:
 		return nil, ErrClosed
@@ -186,10 +203,11 @@ func (c *Courier) sender() (*Sender, error) {
 	return c.now.Load(), nil
 }
 
-// progress tells the dialler that the receiver takes frames: it grants few before
-// the first of them have arrived.
-func (c *Courier) progress() {
-	if c.sent.onConnection() > firstGrants {
+// progress tells the dialler when a receiver has more than any had before: in blocks
+// for good, or in all. What was only sent is no progress.
+func (c *Courier) progress(a Answer) {
+	if visible, had := a.visible(), a.bytes(); visible > c.visible || had > c.had {
+		c.visible, c.had = max(c.visible, visible), max(c.had, had)
 		c.d.Progress()
 	}
 }
@@ -200,39 +218,58 @@ func (c *Courier) mend(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, transport.ErrLost):
 		return c.replace(ctx, err)
-	case errors.Is(err, transport.ErrCancelled) && c.verdictCame(ctx) && c.word != nil:
-		return c.replace(ctx, errStopped)
+	case errors.Is(err, transport.ErrCancelled):
+		if _, stopped := c.verdict(ctx, c.now.Load()); stopped {
+			return c.replace(ctx, errStopped)
+		}
 	}
 	return err
 }
 
-// verdictCame reports whether the receiver has ended the transfer, whose calls fail
-// by now, with a verdict. That of one that is stopping is kept as its word. The
+// verdict reports whether the receiver has ended the transfer of s, whose calls fail
+// by now, with a verdict, and whether it stopped: then that is kept as its word. The
 // caller holds use.
-func (c *Courier) verdictCame(ctx context.Context) bool {
-	s := c.now.Load()
+func (c *Courier) verdict(ctx context.Context, s *sender) (came, stopped bool) {
 	out, err := s.out.Finish(ctx) // does not wait for anything
 	if err != nil {
-		return false
+		return false, false
 	}
-	if v, err := s.verdict(out.Result); err == nil && v.Stopped {
+	v, err := s.verdict(out.Result)
+	if err == nil && v.Stopped {
 		c.word = &v
+		return true, true
 	}
-	return true
+	return true, false
 }
 
-// replace goes on over another connection. The caller holds use.
+// replace goes on over another connection. cause is why this one is lost; nil: it
+// is not. The caller holds use.
 func (c *Courier) replace(ctx context.Context, cause error) error {
-	c.conn.Close() //nolint:errcheck // it is lost; all that it kept is saved now
-	c.d.Lost(c.conn, cause)
+	c.conn.Close() //nolint:errcheck // all that it kept is saved now
+	if cause != nil {
+		c.d.Lost(c.conn, cause)
+	} else {
+		c.d.Done(c.conn)
+	}
+	s := c.now.Load()
+	c.leave(ctx, s)
 	c.conn, c.stale = nil, c.req.Replayable
-	if s := c.now.Load(); s.lease != nil && c.req.Replayable {
-		s.lease.Release()
-		s.lease = nil
+	if c.req.Replayable {
+		s.drop()
 	} else {
 		c.lease, s.lease = s.lease, nil
 	}
 	return c.connect(ctx)
+}
+
+// leave takes from the sender of a connection that has ended what the next one has
+// to know.
+func (c *Courier) leave(ctx context.Context, s *sender) {
+	out, _ := s.out.Finish(ctx) // does not wait for anything
+	c.sent.repeated(out.Stats)
+	if s.untried.Length > 0 {
+		c.untried = append(c.untried, s.untried)
+	}
 }
 
 // connect dials until the transfer is open and what was saved is on its way. Its
@@ -249,6 +286,7 @@ func (c *Courier) connect(ctx context.Context) error {
 		}
 		conn.Close() //nolint:errcheck // nothing was done with it that is not saved
 		if !errors.Is(err, transport.ErrLost) {
+			c.d.Done(conn)
 			c.err = err
 			return err
 		}
@@ -258,32 +296,22 @@ func (c *Courier) connect(ctx context.Context) error {
 
 // begin opens the transfer on a connection and takes along what was saved.
 func (c *Courier) begin(ctx context.Context, conn transport.Conn) error {
-	s, err := OpenSender(ctx, conn, c.req, c.shape)
+	s, err := openSender(ctx, conn, c.req, c.shape)
 	for errors.Is(err, transport.ErrDuplicate) || errors.Is(err, transport.ErrBusy) {
 		if err := c.d.Wait(ctx, err); err != nil {
 			return err
 		}
-		s, err = OpenSender(ctx, conn, c.req, c.shape)
+		s, err = openSender(ctx, conn, c.req, c.shape)
 	}
 	if err != nil {
 		return err
 	}
-	if n := s.answer.bytes(); n > c.had {
-		c.had = n
-		c.d.Progress()
-	}
+	c.progress(s.answer)
 	c.sent.open(conn.Facts())
-	s.sent = &c.sent
-	leases := c.saved.Take()
-	for i, l := range leases {
-		if !s.narrow(l) {
-			l.Release()
-			continue
-		}
-		if err := s.send(ctx, l); err != nil { // then l is saved again, if there is a way on
-			c.saved.Add(leases[i+1:]...)
-			return err
-		}
+	s.sent, s.made = &c.sent, c.made
+	if err := c.resend(ctx, s); err != nil {
+		c.leave(ctx, s)
+		return err
 	}
 	s.lease, c.lease = c.lease, nil
 	c.conn, c.word = conn, nil
@@ -292,172 +320,58 @@ func (c *Courier) begin(ctx context.Context, conn transport.Conn) error {
 	return nil
 }
 
-// watch replaces a connection that ends while nobody uses it. What its peer
-// offers is refused.
-func (c *Courier) watch(conn transport.Conn) {
-	for {
-		offer, err := conn.Accept(c.life)
-		if err == nil {
-			offer.Refuse(transport.RefuseOther, "this end only sends") //nolint:errcheck // it fails when nobody is left to tell
+// resend takes along what was saved. A receiver that ends the transfer meanwhile
+// with its verdict is heard when the source goes on; one that is stopping is lost.
+func (c *Courier) resend(ctx context.Context, s *sender) error {
+	leases := c.saved.Take()
+	for i, l := range leases {
+		if !s.narrow(l) {
+			l.Release()
 			continue
 		}
-		if c.lock(c.life) != nil {
-			return
+		begin, twice := l.Pieces()[0], bytesOf(l)
+		fresh := slices.IndexFunc(c.untried, func(p transport.Piece) bool { return p.Block == begin.Block && p.Offset == begin.Offset })
+		if fresh >= 0 {
+			twice = 0
 		}
-		if c.conn == conn && !c.over && (!c.verdictCame(c.life) || c.word != nil) {
-			c.replace(c.life, err) //nolint:errcheck // the next call of the source's says so
-		}
-		c.unlock()
-		return
-	}
-}
-
-// Run has the source make its pieces and returns the receiver's verdict, also when
-// the receiver ended the transfer early. It returns when the transfer is over.
-// Errors: ErrIncomplete, those of Put, and the source's.
-func (c *Courier) Run(ctx context.Context, src Source) (Verdict, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	release := context.AfterFunc(c.life, func() { cancel(ErrClosed) })
-	defer release()
-	v, err := c.run(ctx, src)
-	if err != nil && ctx.Err() == nil {
-		v, err = c.lastWord(v, err)
-	}
-	reason := "the sender is done"
-	if err != nil {
-		reason = err.Error()
-	}
-	c.close(reason)
-	return v, err
-}
-
-// lastWord is the verdict of a receiver that stopped, if it did not come back.
-func (c *Courier) lastWord(v Verdict, err error) (Verdict, error) {
-	c.use <- struct{}{}
-	defer c.unlock()
-	if c.word == nil {
-		return v, err
-	}
-	return *c.word, nil
-}
-
-func (c *Courier) run(ctx context.Context, src Source) (v Verdict, err error) {
-	for passes := 0; passes < MaxPasses; {
-		err = c.pass(ctx, src)
-		if c.outdated(ctx) {
+		err := s.send(ctx, l, twice)
+		if err == nil {
+			if fresh >= 0 {
+				c.untried = slices.Delete(c.untried, fresh, fresh+1)
+			}
 			continue
 		}
-		if err != nil && !errors.Is(err, transport.ErrCancelled) {
-			return Verdict{}, err
+		c.saved.Add(leases[i+1:]...) // l is saved again, if there is a way on
+		if !errors.Is(err, transport.ErrCancelled) {
+			return err
 		}
-		v, err = c.finish(ctx)
-		var missing *transport.MissingError
-		switch {
-		case errors.Is(err, errAgain):
-		case errors.As(err, &missing):
-			passes++
-			err = fmt.Errorf("%w: after %d passes: %w", ErrIncomplete, MaxPasses, err)
-			if again := c.again(ctx, missing); again != nil {
-				return v, errors.Join(err, again)
-			}
-		default:
-			return v, err
+		switch came, stopped := c.verdict(ctx, s); {
+		case stopped:
+			return fmt.Errorf("%w: %w", transport.ErrLost, errStopped)
+		case came:
+			return nil
 		}
-	}
-	for missing := new(transport.MissingError); !c.req.Replayable && errors.As(err, &missing); {
-		v, err = c.finish(ctx) // nobody can send what is missing, and each piece is named once
-	}
-	return v, err
-}
-
-// pass runs the source, if it can do something.
-func (c *Courier) pass(ctx context.Context, src Source) error {
-	if err := c.lock(ctx); err != nil {
 		return err
-	}
-	c.stale = false
-	s, err := c.sender()
-	c.unlock()
-	if err != nil {
-		return err
-	}
-	if c.ran && (!c.req.Replayable || !s.wantsAny()) {
-		return nil
-	}
-	c.ran = true
-	if err := src.Run(ctx, c); err != nil {
-		return err
-	}
-	return c.Push(ctx)
-}
-
-// outdated reports whether the source has to run again on another connection.
-func (c *Courier) outdated(ctx context.Context) bool {
-	if c.lock(ctx) != nil {
-		return false
-	}
-	defer c.unlock()
-	return c.stale && c.err == nil && !c.over
-}
-
-// finish waits for the receiver's verdict. Errors: errAgain, those of
-// Outgoing.Finish.
-func (c *Courier) finish(ctx context.Context) (Verdict, error) {
-	if err := c.lock(ctx); err != nil {
-		return Verdict{}, err
-	}
-	defer c.unlock()
-	for {
-		s, err := c.sender()
-		if err != nil {
-			return Verdict{}, err
-		}
-		var out transport.Outcome
-		if err = s.Push(ctx); err == nil || errors.Is(err, transport.ErrCancelled) {
-			out, err = s.out.Finish(ctx)
-		}
-		if err == nil {
-			c.sent.repeated(out.Stats)
-			v, wrong := s.verdict(out.Result)
-			if wrong != nil || !v.Stopped {
-				return v, wrong
-			}
-			c.word = &v
-			err = c.replace(ctx, errStopped)
-		} else {
-			err = c.mend(ctx, err)
-		}
-		if err != nil {
-			return Verdict{}, err
-		}
-	}
-}
-
-// again makes ready for sending pieces that the receiver lacks although they were
-// sent as often as a link does that. Kept frames go over another connection.
-func (c *Courier) again(ctx context.Context, missing *transport.MissingError) error {
-	if !c.req.Replayable {
-		return c.renew(ctx, missing)
-	}
-	if err := c.lock(ctx); err != nil {
-		return err
-	}
-	defer c.unlock()
-	if !c.stale {
-		c.now.Load().ask(missing.Pieces)
 	}
 	return nil
 }
 
-// renew replaces a connection that works.
-func (c *Courier) renew(ctx context.Context, cause error) error {
-	if err := c.lock(ctx); err != nil {
-		return err
+// watch replaces a connection that ends while nobody uses it. What its peer
+// offers is refused.
+func (c *Courier) watch(conn transport.Conn) {
+	offer, err := conn.Accept(c.life)
+	for err == nil {
+		offer.Refuse(transport.RefuseOther, "this end only sends") //nolint:errcheck // it fails when nobody is left to tell
+		offer, err = conn.Accept(c.life)
+	}
+	if c.lock(c.life) != nil {
+		return
 	}
 	defer c.unlock()
-	if _, err := c.sender(); err != nil && !errors.Is(err, errAgain) {
-		return err
+	if c.life.Err() != nil || c.conn != conn || c.over {
+		return // this end is closing the connection, or has replaced it
 	}
-	return c.replace(ctx, cause)
+	if came, stopped := c.verdict(c.life, c.now.Load()); !came || stopped {
+		c.replace(c.life, err) //nolint:errcheck // the next call of the source's says so
+	}
 }

@@ -69,7 +69,8 @@ func TestHopelessFramesTakeAnotherConnection(t *testing.T) {
 				return spoiler{driver}
 			}
 			src := &pieces{size: courierSize, list: whole(courierSize, 0, 1, 2, 3, 4, 5)}
-			courier, err := bridge.OpenCourier(t.Context(), &prober{link: d.names.With(mem.Options{Session: so})}, courierRequest(c.kept), courierShape)
+			dialler := &witness{prober: prober{link: d.names.With(mem.Options{Session: so})}}
+			courier, err := bridge.OpenCourier(t.Context(), dialler, courierRequest(c.kept), courierShape)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -77,8 +78,15 @@ func TestHopelessFramesTakeAnotherConnection(t *testing.T) {
 			if !errors.Is(err, c.err) || v.State != c.want || c.kept && src.runs != 1 {
 				t.Errorf("%+v, %v, %d runs", v, err, src.runs)
 			}
-			if n := courier.Sent().Connects; n < c.least || n > c.limit {
+			sent := courier.Sent()
+			if n := sent.Connects; n < c.least || n > c.limit {
 				t.Errorf("%d connections, want %d to %d", n, c.least, c.limit)
+			}
+			if sent.Bytes-sent.Again != courierTotal || v.Bytes > 0 && sent.Bytes != v.Bytes || sent.Again < 2*courierFrame {
+				t.Errorf("sent %+v, the receiver counts %d bytes", sent, v.Bytes)
+			}
+			if n := dialler.losses.Load(); n != 0 || dialler.dials.Load() != dialler.ends.Load() {
+				t.Errorf("%d connections that worked were called lost", n)
 			}
 		})
 	}

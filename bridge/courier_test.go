@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pdlink/bridge"
@@ -103,8 +104,8 @@ func cutCourier(t *testing.T, rng *rand.Rand, kept bool) int {
 	}
 	// What was under way at a cut may have to come again: the frames that were
 	// granted and not written yet.
-	if most := uint64(courierTotal + (sent.Connects-1)*(courierWindow+2)*courierFrame); sent.Bytes > most || sent.Bytes-sent.Again > courierTotal {
-		t.Errorf("sent %+v, want at most %d of which %d once", sent, most, courierTotal)
+	if most := uint64(courierTotal + (sent.Connects-1)*(courierWindow+2)*courierFrame); sent.Bytes > most || sent.Bytes-sent.Again != courierTotal {
+		t.Errorf("sent %+v, want at most %d, and %d for the first time", sent, most, courierTotal)
 	}
 	return sent.Connects - 1
 }
@@ -186,7 +187,7 @@ func TestSenderRestart(t *testing.T) {
 			first, dead := open(), errors.New("killed")
 			_, err := first.Run(t.Context(), &pieces{size: courierSize, list: list, after: func(i int) error {
 				if i == half {
-					time.Sleep(20 * time.Millisecond)
+					eventually(t, "all that was sent is written", func() bool { return s.holds(list[:half+1]) })
 					d.cut() // the first process says nothing more
 					return dead
 				}
@@ -280,33 +281,38 @@ func TestStrangerWaitsForAHalfOpenConnection(t *testing.T) {
 // and the receiver would not wait long.
 func TestIdleSourceIsReconnected(t *testing.T) {
 	for _, kept := range []bool{true, false} {
-		s := newShelf(courierBlocks, courierSize)
-		d := startDecoder(t, s, func(o *bridge.Options, _ *session.Options) { o.PartWait = 400 * time.Millisecond })
-		link := d.names.With(mem.Options{Session: session.Options{SendRing: testRing(t, courierRing)}})
-		src := &pieces{size: courierSize, list: layered(rand.New(rand.NewPCG(4, 4)))}
-		src.after = func(i int) error {
-			if i == len(src.list)/2 && src.runs == 1 {
-				before := d.connections()
-				time.Sleep(500 * time.Millisecond) // longer than the receiver waits for a lost sender
-				d.cut()
-				eventually(t, "the connection is replaced", func() bool { return d.connections() > before })
-				time.Sleep(10 * time.Millisecond)
-			}
-			return nil
-		}
-		c, err := bridge.OpenCourier(t.Context(), failDialer(t, link, 5*time.Second), courierRequest(kept), courierShape)
-		if err != nil {
-			t.Fatal(err)
-		}
-		v, err := c.Run(t.Context(), src)
-		if err != nil || v.State != bridge.Complete || d.last().State != bridge.Complete {
-			t.Errorf("kept %v: %+v, %v", kept, v, err)
-		}
-		if s.opened != 1 {
-			t.Errorf("kept %v: the receiver gave the transfer up: it was opened %d times", kept, s.opened)
-		}
-		s.check(t, courierBlocks)
+		synctest.Test(t, func(t *testing.T) { reconnectIdle(t, kept) })
 	}
+}
+
+func reconnectIdle(t *testing.T, kept bool) {
+	s := newShelf(courierBlocks, courierSize)
+	d := startDecoder(t, s, func(o *bridge.Options, _ *session.Options) { o.PartWait = 400 * time.Millisecond })
+	link := d.names.With(mem.Options{Session: session.Options{SendRing: testRing(t, courierRing)}})
+	src := &pieces{size: courierSize, list: layered(rand.New(rand.NewPCG(4, 4)))}
+	src.after = func(i int) error {
+		if i == len(src.list)/2 && src.runs == 1 {
+			before := d.connections()
+			time.Sleep(500 * time.Millisecond) // longer than the receiver waits for a lost sender
+			d.cut()
+			eventually(t, "the connection is replaced", func() bool { return d.connections() > before })
+			synctest.Wait()
+		}
+		return nil
+	}
+	c, err := bridge.OpenCourier(t.Context(), failDialer(t, link, 5*time.Second), courierRequest(kept), courierShape)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Millisecond) // on this clock frames would come in the moment in which the transfer began
+	v, err := c.Run(t.Context(), src)
+	if err != nil || v.State != bridge.Complete || d.last().State != bridge.Complete {
+		t.Errorf("kept %v: %+v, %v", kept, v, err)
+	}
+	if s.opened != 1 {
+		t.Errorf("kept %v: the receiver gave the transfer up: it was opened %d times", kept, s.opened)
+	}
+	s.check(t, courierBlocks)
 }
 
 // TestRejoinWhileTheOldConnectionWrites: a slow disk still has frames of the old

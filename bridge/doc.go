@@ -10,9 +10,9 @@
 // breaks on the way, what is visible is a contiguous prefix of right blocks,
 // and the [Verdict] says how far it got and why.
 //
-// The sending side is a [Sender]: it fills leases with pieces, leaves out what
-// the receiver has already, and sends again what the receiver asks for. A [Courier]
-// does that over as many connections as it takes.
+// The sending side is a [Courier]: it fills leases with pieces, leaves out what the
+// receiver has already, sends again what the receiver asks for, and does that over
+// as many connections as it takes.
 //
 // A transfer outlives its connections. The receiver keeps what it has of an
 // incomplete transfer for a while, says so to a sender that comes again, and gives

@@ -31,12 +31,15 @@ var (
 	// ErrFull is returned by Target.Write when too many blocks are open.
 	ErrFull = errors.New("bridge: too many open blocks")
 
-	// ErrIncomplete is returned by Sender.Run when pieces still did not arrive
+	// ErrIncomplete is returned by Courier.Run when pieces still did not arrive
 	// after MaxPasses passes.
 	ErrIncomplete = errors.New("bridge: pieces did not arrive")
 
 	// errFailed ends a member's loop when the transfer cannot go on.
 	errFailed = errors.New("bridge: transfer failed")
+
+	// errYield ends a transfer in favour of an older one.
+	errYield = errors.New("bridge: another transfer needs the open blocks")
 
 	// errAgain ends a source's run whose connection was replaced.
 	errAgain = errors.New("bridge: the connection was replaced")

@@ -33,10 +33,10 @@ func (a *assembly) finisher() {
 	v, tell := a.verdict, a.admitted && a.r.o.OnVerdict != nil
 	a.mu.Unlock()
 	a.r.forget(a)
+	close(a.done)
 	if tell {
 		a.r.o.OnVerdict(v)
 	}
-	close(a.done)
 }
 
 // startSeals starts to seal blocks that are whole, up to the limit. After a
@@ -158,6 +158,7 @@ func (a *assembly) advance() {
 // stopWrites returns when no member writes to the target any more.
 func (a *assembly) stopWrites() {
 	a.stopped.Store(true)
+	close(a.halt)
 	for i := range a.blocks {
 		a.blocks[i].io.Lock()
 		a.blocks[i].io.Unlock() //nolint:staticcheck // empty on purpose: it waits for the holders

@@ -32,8 +32,11 @@ func (a *assembly) serve(ctx context.Context, gone <-chan struct{}, m *member, i
 		}
 	})
 	err := a.receive(ctx, m)
-	a.leave(m, errors.Is(err, io.EOF))
-	if errors.Is(err, io.EOF) || errors.Is(err, errFailed) {
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	a.leave(m, err)
+	if err == nil || errors.Is(err, errFailed) {
 		select {
 		case <-a.done:
 		case <-gone:
@@ -85,9 +88,9 @@ func (a *assembly) frames(ctx context.Context, m *member, w *writing) error {
 			return err
 		}
 		if !d.Mark() {
-			now := int64(time.Since(a.started))
-			a.arrived.Store(now)
-			m.heard.Store(now)
+			now := time.Since(a.started)
+			a.arrived.Store(int64(now))
+			a.pace.note(now, d.Pieces())
 		}
 		w.take(d)
 	}
@@ -137,11 +140,15 @@ func (a *assembly) write(index int, off int64, p []byte) error {
 	for {
 		err := a.target.Write(index, off, p)
 		if !errors.Is(err, ErrFull) {
+			a.moves()
 			return err
 		}
-		a.full.Store(true)
-		time.Sleep(fullPoll)
-		if a.stopped.Load() {
+		if a.waits() {
+			a.fail(errYield)
+		}
+		select {
+		case <-time.After(fullPoll):
+		case <-a.halt:
 			return nil // the transfer is over, the next Recv says so
 		}
 	}

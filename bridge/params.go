@@ -28,10 +28,13 @@ const (
 	// others is silent for a minute; a host that hangs is silent for ever.
 	DefaultIdleWait = 2 * time.Minute
 
-	// silentAfter is how long a sender must have been silent before another
-	// connection may take its part over: longer than a link needs to notice
-	// that a peer is gone.
-	silentAfter = 8 * time.Second
+	// slowdown is how much longer than those before it a frame may take before its
+	// sender counts as silent: another transfer or two on the same link or disk.
+	slowdown = 4
+
+	// maxSlow bounds what slow frames add to the patience: as long as a transfer is
+	// waited for of which nothing comes at all.
+	maxSlow = DefaultIdleWait
 
 	// maxLive is how many transfers a receiver has at a time. Each holds its
 	// plan in memory.
@@ -64,6 +67,17 @@ const (
 	// further block: half of what sealing one takes.
 	fullPoll = 4 * time.Millisecond
 
+	// stuckFor is how long two transfers must have waited for each other's open
+	// blocks, with nothing being sealed, before the younger makes room: a write
+	// into a block that is open takes milliseconds, on a disk that is busy a
+	// second.
+	stuckFor = 2 * time.Second
+
+	// roomFor is how long after that, or after it was short of room again, the
+	// older one has the open blocks for itself: its next chunk comes within
+	// seconds, and whoever is refused waits for half a minute.
+	roomFor = 5 * time.Second
+
 	// heldFrames bounds the frames of one sender that wait for the disk here;
 	// those behind them wait in the link. All that a ring of the default size
 	// holds.
@@ -82,9 +96,9 @@ const (
 	// data syncs overlap in the device.
 	sealers = 4
 
-	// firstGrants is how many frames a receiver lets come before any has arrived,
-	// at most: more of them on one connection show that it takes what is sent.
-	firstGrants = 4
+	// maxLists is how often a receiver is asked to end a transfer of which pieces
+	// are missing that nobody has: each time it may name some thousands of them.
+	maxLists = 1 << 10
 
 	// MaxPasses is how often a sender sends what the receiver asks for again:
 	// a link that corrupts three times in a row will not do better.

@@ -1,6 +1,11 @@
 package bridge
 
-import "time"
+import (
+	"sync/atomic"
+	"time"
+
+	"pdlink/transport"
+)
 
 // isOver reports whether nothing more will come of the transfer. It is called
 // with a.mu held.
@@ -42,9 +47,20 @@ func (a *assembly) finished() int {
 	return n
 }
 
-// patience is how long the transfer, as it stands, may be without a frame. It is
+// patience is how long the transfer, as it stands, may be without a frame. It counts
+// from the last one, whatever the transfer's size, and grows with the time that a
+// frame takes where somebody sends: what is slow and moves is not given up. It is
 // called with a.mu held.
 func (a *assembly) patience() time.Duration {
+	wait := a.unhurried()
+	if wait > 0 && a.live() {
+		wait = max(wait, min(slowdown*a.pace.frame(), maxSlow))
+	}
+	return wait
+}
+
+// unhurried is patience with senders whose frames take no time to speak of.
+func (a *assembly) unhurried() time.Duration {
 	partWait := a.r.o.PartWait
 	switch {
 	case a.joined && len(a.members) == 0 && a.arrived.Load() == 0:
@@ -71,4 +87,39 @@ func (a *assembly) awaitSenders() {
 	if !a.expired {
 		a.timer.Reset(left)
 	}
+}
+
+// pace is how fast the frames of a transfer come. It may be used concurrently.
+type pace struct {
+	frames  atomic.Uint64
+	first   atomic.Int64  // when the first came, in ns from the transfer's start
+	last    atomic.Int64  // when the last did
+	bytes   atomic.Uint64 // of all but the first
+	largest atomic.Uint64 // bytes of the largest
+}
+
+// note notes that a frame came.
+func (p *pace) note(at time.Duration, pieces []transport.Piece) {
+	n := uint64(0)
+	for i := range pieces {
+		n += uint64(pieces[i].Length)
+	}
+	for was := p.largest.Load(); was < n && !p.largest.CompareAndSwap(was, n); {
+		was = p.largest.Load()
+	}
+	if p.frames.Add(1) == 1 {
+		p.first.Store(int64(at))
+		return
+	}
+	p.last.Store(int64(at))
+	p.bytes.Add(n)
+}
+
+// frame is how long the largest frame takes; 0 while nobody knows.
+func (p *pace) frame() time.Duration {
+	bytes := p.bytes.Load()
+	if bytes == 0 {
+		return 0
+	}
+	return time.Duration(float64(p.last.Load()-p.first.Load()) * float64(p.largest.Load()) / float64(bytes))
 }

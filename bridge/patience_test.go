@@ -3,6 +3,7 @@ package bridge_test
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pdlink/bridge"
@@ -92,5 +93,40 @@ func TestVerdictIsGivenToASenderThatTakesLittle(t *testing.T) {
 	v, err := b.open(b.dial(), 0, 1).Run(t.Context(), &pieces{size: 1000, list: whole(1000, 0, 1)})
 	if err != nil || v.State != bridge.Complete {
 		t.Fatalf("%+v, %v", v, err)
+	}
+}
+
+// TestSlowSendersAreNotGivenUp: while another part is missing, one whose frames take
+// longer than that is waited for is still heard, and not for ever.
+func TestSlowSendersAreNotGivenUp(t *testing.T) {
+	for _, c := range []struct {
+		gap  time.Duration // before the last frame; those before it take 8 s each
+		want bridge.State
+	}{{20 * time.Second, bridge.Complete}, {31 * time.Second, bridge.Complete}, {33 * time.Second, bridge.Partial}} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t, 2, 1000, func(_ *bench, o *bridge.Options, _ *session.Options) { o.PartWait = 10 * time.Second })
+			s := b.open(b.dial(), 0, 2)
+			done := make(chan bridge.Verdict, 1)
+			go func() {
+				v, err := s.Run(t.Context(), &pieces{size: 1000, list: []piece{{0, 0, 500}, {0, 500, 1000}, {1, 0, 500}, {1, 500, 1000}}, after: func(i int) error {
+					time.Sleep([]time.Duration{8 * time.Second, 8 * time.Second, c.gap, 0}[i])
+					return nil
+				}})
+				if err != nil {
+					t.Error(err)
+				}
+				done <- v
+			}()
+			time.Sleep(16*time.Second + c.gap - time.Millisecond) // the second comes late
+			if c.want == bridge.Complete {
+				v, err := b.open(b.dial(), 1, 2).Run(t.Context(), &pieces{size: 1000})
+				if err != nil || v.State != c.want {
+					t.Errorf("a pause of %v: %+v, %v", c.gap, v, err)
+				}
+			}
+			if v := <-done; v.State != c.want {
+				t.Errorf("a pause of %v: %+v", c.gap, v)
+			}
+		})
 	}
 }

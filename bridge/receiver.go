@@ -28,7 +28,8 @@ type Options struct {
 	IdleWait time.Duration
 
 	// OnVerdict is called once for each transfer that was admitted, from a
-	// goroutine of the receiver, before the senders hear of it.
+	// goroutine of the receiver, when its senders are told. They do not wait for
+	// it; Close does.
 	OnVerdict func(Verdict)
 
 	// OnDecline is called for each offer that was refused, with the reason that
@@ -47,9 +48,12 @@ type Receiver struct {
 	wg     sync.WaitGroup // finishers
 	conns  atomic.Uint64  // connections served so far
 	ranges atomic.Int64   // of the coverage of all blocks of all transfers
+	eased  atomic.Int64   // when a transfer ended last, by clock
+	began  time.Time
 
-	mu     sync.Mutex // guards live and closed
+	mu     sync.Mutex // guards what follows
 	live   map[transport.ID]*assembly
+	opened uint64 // transfers that were opened so far
 	closed bool
 }
 
@@ -61,7 +65,7 @@ func NewReceiver(o Options) *Receiver {
 	if o.IdleWait <= 0 {
 		o.IdleWait = DefaultIdleWait
 	}
-	return &Receiver{o: o, live: make(map[transport.ID]*assembly)}
+	return &Receiver{o: o, began: time.Now(), live: make(map[transport.ID]*assembly)}
 }
 
 // Serve takes the transfers that a connection's peer offers until the
@@ -104,11 +108,11 @@ func (r *Receiver) Close() error {
 // is.
 func (r *Receiver) take(ctx context.Context, gone <-chan struct{}, v via, offer transport.Offer) {
 	req := offer.Request()
-	a, m, was, err := r.join(req, v)
+	a, m, was, err := r.join(ctx, req, v)
 	for errors.Is(err, errOver) { // it came after the others of its transfer ended: a new one
 		select {
 		case <-a.done:
-			a, m, was, err = r.join(req, v)
+			a, m, was, err = r.join(ctx, req, v)
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
@@ -127,19 +131,21 @@ func (r *Receiver) take(ctx context.Context, gone <-chan struct{}, v via, offer 
 	}
 	if err != nil {
 		r.decline(offer, err)
-		a.leave(m, false)
+		a.leave(m, err)
 		return
 	}
 	a.serve(ctx, gone, m, in)
 }
 
-// decline refuses an offer, unless Admit has done so, and tells of it.
+// decline refuses an offer, unless Admit has done so, and tells of it. A receiver
+// that is stopping has no room: the one that comes after it may.
 func (r *Receiver) decline(offer transport.Offer, err error) {
-	if errors.Is(err, ErrClosed) {
-		err = errors.New("the receiver is stopping")
-	}
 	refused := &transport.RefusedError{Reason: err.Error()}
-	errors.As(err, &refused)
+	if errors.Is(err, ErrClosed) {
+		refused.Code, refused.Reason = transport.RefuseBusy, stopping
+	} else {
+		errors.As(err, &refused)
+	}
 	if r.o.OnDecline != nil {
 		r.o.OnDecline(offer.Request(), refused.Reason)
 	}
@@ -148,48 +154,74 @@ func (r *Receiver) decline(offer transport.Offer, err error) {
 
 // join finds or opens the transfer that a request belongs to and makes the
 // sender a member of it.
-func (r *Receiver) join(req transport.Request, v via) (a *assembly, m, was *member, err error) {
+func (r *Receiver) join(ctx context.Context, req transport.Request, v via) (a *assembly, m, was *member, err error) {
 	digest := planDigest(req)
-	r.mu.Lock()
-	if r.closed {
-		r.mu.Unlock()
-		return nil, nil, nil, ErrClosed
-	}
-	a = r.live[req.ID]
-	if a == nil && len(r.live) >= maxLive {
-		r.mu.Unlock()
-		return nil, nil, nil, &transport.RefusedError{
-			Transfer: req.ID, Code: transport.RefuseBusy, Reason: fmt.Sprintf("%d transfers are being received", maxLive),
+	a, mine, err := r.find(req, digest, v)
+	switch {
+	case err != nil:
+		return nil, nil, nil, err
+	case mine:
+		r.open(a, req)
+	default:
+		if err := a.opened(ctx, digest); err != nil {
+			return nil, nil, nil, err
 		}
 	}
-	if a == nil {
-		a = newAssembly(r, req, digest)
-		r.live[req.ID] = a
-		r.wg.Add(1) // ended by finisher, or below
-	}
-	r.mu.Unlock()
-	opened := false
-	a.once.Do(func() { opened = true; a.open(req) })
 	if a.openErr != nil {
-		if opened {
-			r.forget(a)
-			r.wg.Done()
-		}
 		return nil, nil, nil, a.openErr
-	}
-	if opened {
-		go func() {
-			defer r.wg.Done()
-			a.finisher()
-		}()
 	}
 	m, was, err = a.join(req, digest, v)
 	return a, m, was, err
 }
 
+// find is the live transfer that a request belongs to. With mine it is new, and
+// the caller's to open.
+func (r *Receiver) find(req transport.Request, digest [sha256.Size]byte, v via) (a *assembly, mine bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch a = r.live[req.ID]; {
+	case r.closed:
+		return nil, false, ErrClosed
+	case a != nil:
+		return a, false, nil
+	}
+	busy := ""
+	if len(r.live) >= maxLive {
+		busy = fmt.Sprintf("%d transfers are being received", maxLive)
+	} else if r.crowded() {
+		busy = "another transfer needs all blocks that may be open at once"
+	}
+	if busy != "" {
+		return nil, false, &transport.RefusedError{Transfer: req.ID, Code: transport.RefuseBusy, Reason: busy}
+	}
+	a = newAssembly(r, req, digest, v)
+	r.opened++
+	a.age = r.opened
+	r.live[req.ID] = a
+	r.wg.Add(1) // ended by open
+	return a, true, nil
+}
+
+// open opens a transfer that find made and starts its finisher, or ends it where
+// it cannot be opened.
+func (r *Receiver) open(a *assembly, req transport.Request) {
+	a.open(req)
+	close(a.ready)
+	if a.openErr != nil {
+		r.forget(a)
+		r.wg.Done()
+		return
+	}
+	go func() {
+		defer r.wg.Done()
+		a.finisher()
+	}()
+}
+
 // forget makes the id free for a new transfer.
 func (r *Receiver) forget(a *assembly) {
 	r.ranges.Add(-a.ranges.Swap(0))
+	r.eased.Store(r.clock())
 	r.mu.Lock()
 	if r.live[a.id] == a {
 		delete(r.live, a.id)

@@ -29,7 +29,7 @@ func TestOneSenderAnyOrder(t *testing.T) {
 
 func TestUnionOfOverlappingSenders(t *testing.T) {
 	b := newBench(t, 4, 9000, nil)
-	var senders []*bridge.Sender // all members before the first can finish
+	var senders []*bridge.Courier // all members before the first can finish
 	for part := range 3 {
 		senders = append(senders, b.open(b.dial(), part, 3))
 	}
@@ -105,9 +105,9 @@ func TestLostSenderComesBack(t *testing.T) {
 	if !errors.Is(err, cut) {
 		t.Fatalf("first run: %v", err)
 	}
-	var s *bridge.Sender
+	var s *bridge.Courier
 	for deadline := time.Now().Add(10 * time.Second); ; { // until the loss is noticed the part is a duplicate
-		if s, err = bridge.OpenSender(t.Context(), b.dial(), request(0, 1), b.shape()); err == nil {
+		if s, err = b.courier(b.dial(), request(0, 1), b.shape()); err == nil {
 			break
 		}
 		if !errors.Is(err, transport.ErrDuplicate) || time.Now().After(deadline) {
@@ -145,7 +145,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		req := request(0, 2)
 		c.change(&req)
-		if _, err := bridge.OpenSender(t.Context(), b.stranger(), req, b.shape()); !errors.Is(err, c.want) {
+		if _, err := b.courier(b.stranger(), req, b.shape()); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 	}
@@ -186,7 +186,7 @@ func TestSenderRefusesBytesOutsideThePlan(t *testing.T) {
 			t.Errorf("offset %d: %v", off, err)
 		}
 	}
-	s.Abort("test")
+	s.Close()
 }
 
 func TestStoreFaults(t *testing.T) {
@@ -246,7 +246,7 @@ func TestCloseEndsTransfers(t *testing.T) {
 	if v.Bytes != 1010 || len(v.Links) != 1 || v.Seconds <= 0 {
 		t.Errorf("what arrived before the stop is not counted: %+v", v)
 	}
-	if _, err := bridge.OpenSender(t.Context(), b.dial(), request(0, 1), b.shape()); !errors.Is(err, transport.ErrRefused) {
+	if _, err := b.courier(b.dial(), request(0, 1), b.shape()); !errors.Is(err, transport.ErrRefused) {
 		t.Errorf("open after close: %v", err)
 	}
 }
@@ -420,7 +420,7 @@ func TestDeclinesAreTold(t *testing.T) {
 	})
 	req := request(0, 1)
 	req.Kind = "x"
-	if _, err := bridge.OpenSender(t.Context(), b.dial(), req, b.shape()); !errors.Is(err, transport.ErrRefused) {
+	if _, err := b.courier(b.dial(), req, b.shape()); !errors.Is(err, transport.ErrRefused) {
 		t.Fatal(err)
 	}
 	if got := <-told; got != `x: kind "x"` {
@@ -433,7 +433,7 @@ func TestAnotherShapeIsNotAnswered(t *testing.T) {
 	for i, shape := range []bridge.Shape{{3, 1000}, {2, 999}, {}} {
 		req := request(0, 1)
 		req.ID = transport.ID{byte(10 + i)}
-		if _, err := bridge.OpenSender(t.Context(), b.dial(), req, shape); !errors.Is(err, bridge.ErrAnswer) {
+		if _, err := b.courier(b.dial(), req, shape); !errors.Is(err, bridge.ErrAnswer) {
 			t.Errorf("%+v: %v", shape, err)
 		}
 	}

@@ -22,7 +22,9 @@ func (m *member) await(ctx context.Context) {
 }
 
 // answer is what a sender that joins now is told. What was taken from a frame and
-// is not written yet counts: it will be, or the transfer fails.
+// is not written yet counts: it will be, or the transfer fails. Blocks that were
+// given up are not held: whoever keeps their bytes may need them for another
+// receiver. One that is stopping tells nobody: ErrClosed.
 func (a *assembly) answer(limit int) ([]byte, error) {
 	out := Answer{Blocks: len(a.blocks), BlockBytes: a.size}
 	present := make([]bool, len(a.blocks))
@@ -32,17 +34,18 @@ func (a *assembly) answer(limit int) ([]byte, error) {
 		present[i] = a.blocks[i].stage == stagePublished
 		open[i] = !present[i] && !a.end.over(i)
 	}
+	closing := a.closing.Load()
 	a.mu.Unlock()
+	if closing {
+		return nil, ErrClosed
+	}
 	out.Present = spans(present)
 	for i := range a.blocks {
-		switch b := &a.blocks[i]; {
-		case present[i]:
-		case !open[i]: // it is given up, whatever comes
-			out.Held = append(out.Held, Held{uint32(i), []transport.Range{{End: uint64(a.size)}}})
-		default:
-			if held := b.held(); len(held) > 0 {
-				out.Held = append(out.Held, Held{uint32(i), held})
-			}
+		if !open[i] {
+			continue
+		}
+		if held := a.blocks[i].held(); len(held) > 0 {
+			out.Held = append(out.Held, Held{uint32(i), held})
 		}
 	}
 	return out.encode(limit)
@@ -81,20 +84,4 @@ func (a *assembly) claim(b *block, r transport.Range, list []transport.Range) (t
 		crowded = a.r.ranges.Add(int64(after-before)) > maxAllRanges
 	}
 	return list, crowded, err
-}
-
-// relieve ends the transfer whose blocks arrive in the most separate ranges. One
-// that is ending already gives its memory back soon.
-func (r *Receiver) relieve() {
-	var worst *assembly
-	r.mu.Lock()
-	for _, a := range r.live {
-		if worst == nil || a.ranges.Load() > worst.ranges.Load() {
-			worst = a
-		}
-	}
-	r.mu.Unlock()
-	if worst != nil {
-		worst.fail(fmt.Errorf("%w: its blocks arrive in too many separate ranges: all transfers together have more than %d", ErrPlan, maxAllRanges))
-	}
 }

@@ -2,27 +2,37 @@ package bridge
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"iter"
+	"slices"
 
 	"pdlink/transport"
 )
 
-// Sender fills the frames of one outgoing transfer on one connection. It belongs
+// sender fills the frames of one outgoing transfer on one connection. It belongs
 // to one goroutine at a time.
-type Sender struct {
+type sender struct {
 	out     transport.Outgoing
+	keeps   bool // the source cannot be read again: what is not durable is kept
 	answer  Answer
 	present []bool
-	held    map[uint32]*transport.Coverage // nil for most blocks
-	lease   *transport.Lease
-	sent    *tally // nil: nobody counts
+	held    transport.BlockCoverage
+	sent    *tally
+	made    *history // nil: the source is not run again
+
+	lease *transport.Lease
+	twice uint64            // bytes of lease that had been sent before
+	frame []transport.Piece // of the source's frame that was sent last, where made is set
+
+	// untried is the first piece of the source's frame that the link did not take,
+	// after which it was given none.
+	untried transport.Piece
 
 	// again, when set, is what the receiver asked for: nothing else is sent.
-	again map[uint32]*transport.Coverage
+	again transport.BlockCoverage
 }
 
-// Sink takes the pieces that a Source makes; Sender is the real one. It belongs
+// Sink takes the pieces that a Source makes; Courier is the real one. It belongs
 // to one goroutine at a time.
 type Sink interface {
 	// Wants reports whether bytes of a block are still needed. A source may
@@ -40,7 +50,9 @@ type Sink interface {
 }
 
 // Source makes the pieces of a transfer. It is run again when pieces were lost
-// on the way, and may then make all of them: the sink leaves out what arrived.
+// on the way, and may then make all of them: the sink leaves out what arrived. What
+// is sent again is counted right where each run makes the bytes of a block in the
+// same order.
 type Source interface {
 	Run(ctx context.Context, to Sink) error
 }
@@ -51,14 +63,14 @@ type Shape struct {
 	BlockBytes int64 // bytes of each block's data
 }
 
-// OpenSender opens a transfer on conn. A receiver whose answer does not have the
+// openSender opens a transfer on conn. A receiver whose answer does not have the
 // shape of the sender's plan has understood another plan: ErrAnswer.
-func OpenSender(ctx context.Context, conn transport.Conn, req transport.Request, shape Shape) (*Sender, error) {
+func openSender(ctx context.Context, conn transport.Conn, req transport.Request, shape Shape) (*sender, error) {
 	out, err := conn.Open(ctx, req)
 	if err != nil {
 		return nil, fmt.Errorf("open transfer: %w", err)
 	}
-	s := &Sender{out: out}
+	s := &sender{out: out, keeps: !req.Replayable}
 	if s.answer, err = parseAnswer(out.Answer()); err == nil && (Shape{s.answer.Blocks, s.answer.BlockBytes} != shape) {
 		err = fmt.Errorf("%w: the receiver expects %d blocks of %d bytes, the plan has %d of %d",
 			ErrAnswer, s.answer.Blocks, s.answer.BlockBytes, shape.Blocks, shape.BlockBytes)
@@ -73,7 +85,7 @@ func OpenSender(ctx context.Context, conn transport.Conn, req transport.Request,
 			s.present[sp.First+i] = true
 		}
 	}
-	s.held = make(map[uint32]*transport.Coverage, len(s.answer.Held))
+	s.held = make(transport.BlockCoverage, len(s.answer.Held))
 	for _, h := range s.answer.Held {
 		s.held[h.Block] = cover(h.Ranges)
 	}
@@ -88,11 +100,9 @@ func cover(ranges []transport.Range) *transport.Coverage {
 	return c
 }
 
-// Answer is what the receiver said when it admitted the transfer.
-func (s *Sender) Answer() Answer { return s.answer }
-
-// Wants reports whether the receiver still needs bytes of a block.
-func (s *Sender) Wants(block int) bool {
+// wants reports whether the receiver still needs bytes of a block. Of a source that
+// cannot be read again it needs those that it has and that are not durable yet.
+func (s *sender) wants(block int) bool {
 	if block < 0 || block >= len(s.present) || s.present[block] {
 		return false
 	}
@@ -100,51 +110,56 @@ func (s *Sender) Wants(block int) bool {
 		return s.again[uint32(block)] != nil
 	}
 	held := s.held[uint32(block)]
-	return held == nil || held.Bytes() < uint64(s.answer.BlockBytes)
+	return held == nil || s.keeps || held.Bytes() < uint64(s.answer.BlockBytes)
 }
 
-// Put sends p as bytes of a block from offset off, in as many pieces as the
-// frames ask for. Bytes that the receiver does not need are left out. p may be
-// reused when Put returns.
-func (s *Sender) Put(ctx context.Context, block int, off int64, p []byte) error {
-	_, err := s.put(ctx, block, off, p)
-	return err
-}
-
-// put is Put; it returns how many bytes of p, from the front, are taken care of.
-func (s *Sender) put(ctx context.Context, block int, off int64, p []byte) (int, error) {
-	if !s.Wants(block) || len(p) == 0 {
+// put sends p as bytes of a block from offset off, in as many pieces as the frames
+// ask for. Bytes that the receiver does not need are left out. p may be reused when
+// put returns. It returns how many bytes of p, from the front, are taken care of.
+func (s *sender) put(ctx context.Context, block int, off int64, p []byte) (int, error) {
+	if !s.wants(block) || len(p) == 0 {
 		return len(p), nil
 	}
 	if off < 0 || off+int64(len(p)) > s.answer.BlockBytes {
 		return 0, fmt.Errorf("%w: bytes [%d,%d) of block %d, which has %d", ErrPlan, off, off+int64(len(p)), block, s.answer.BlockBytes)
 	}
 	whole := transport.Range{Begin: uint64(off), End: uint64(off) + uint64(len(p))}
-	index := uint32(block)
-	switch {
+	begin := s.made.at(uint32(block))
+	n, err := s.choose(ctx, uint32(block), whole, p, begin)
+	if err == nil {
+		s.made.reach(uint32(block), begin+uint64(n))
+	}
+	return n, err
+}
+
+// choose puts what is wanted of the bytes of whole, which are p. begin is how many
+// bytes of the block the source has made before. It returns how many bytes of p are
+// taken care of.
+func (s *sender) choose(ctx context.Context, block uint32, whole transport.Range, p []byte, begin uint64) (int, error) {
+	var wanted iter.Seq[transport.Range]
+	switch held := s.held[block]; {
 	case s.again != nil:
-		for _, r := range s.again[index].Ranges() {
-			if r.Begin, r.End = max(r.Begin, whole.Begin), min(r.End, whole.End); r.Begin < r.End {
-				if n, err := s.fill(ctx, index, r, p[r.Begin-whole.Begin:]); err != nil {
-					return int(r.Begin-whole.Begin) + n, err
-				}
-			}
-		}
-	case s.held[index] != nil:
-		for r := range s.held[index].Uncovered(whole) {
-			if n, err := s.fill(ctx, index, r, p[r.Begin-whole.Begin:]); err != nil {
-				return int(r.Begin-whole.Begin) + n, err
-			}
-		}
+		wanted = s.again[block].Covered(whole)
+	case held == nil: // nearly always
+		return s.fill(ctx, block, whole, p, begin)
+	case s.keeps: // all of it, so that the receiver has what is kept in pieces of its own
+		wanted = slices.Values(split(held, whole))
 	default:
-		return s.fill(ctx, index, whole, p)
+		wanted = held.Uncovered(whole)
+	}
+	for r := range wanted {
+		at := r.Begin - whole.Begin
+		if n, err := s.fill(ctx, block, r, p[at:], begin+at); err != nil {
+			return int(at) + n, err
+		}
 	}
 	return len(p), nil
 }
 
 // fill puts the bytes of r, with which p begins, into the open lease and sends it
-// when it is full. It returns how many it put.
-func (s *Sender) fill(ctx context.Context, block uint32, r transport.Range, p []byte) (int, error) {
+// when it is full. at is how many bytes of the block the source has made before. It
+// returns how many it put.
+func (s *sender) fill(ctx context.Context, block uint32, r transport.Range, p []byte, at uint64) (int, error) {
 	size := int(r.End - r.Begin)
 	for done := 0; done < size; {
 		if s.lease == nil {
@@ -152,65 +167,84 @@ func (s *Sender) fill(ctx context.Context, block uint32, r transport.Range, p []
 			if err != nil {
 				return done, fmt.Errorf("lease slot for block %d: %w", block, err)
 			}
-			s.lease = l
+			s.lease, s.twice = l, 0
 		}
 		n := s.lease.Append(block, r.Begin+uint64(done), p[done:size])
 		if n == 0 {
-			if err := s.Push(ctx); err != nil {
+			if err := s.push(ctx); err != nil {
 				return done, err
 			}
 		}
+		s.twice += s.made.repeats(block, at+uint64(done), uint64(n))
 		done += n
+		s.made.reach(block, at+uint64(done))
 	}
 	return size, nil
 }
 
-// Push sends the frame that is being filled, if any.
-func (s *Sender) Push(ctx context.Context) error {
+// push sends the frame that is being filled, if any.
+func (s *sender) push(ctx context.Context) error {
 	l := s.lease
 	if l == nil {
 		return nil
 	}
 	s.lease = nil
-	return s.send(ctx, l)
+	if s.keeps && len(s.held)+len(s.answer.Present) > 0 && !s.narrow(l) {
+		l.Release()
+		return nil
+	}
+	return s.first(ctx, l, s.twice)
 }
 
-// send sends a frame and counts it.
-func (s *Sender) send(ctx context.Context, l *transport.Lease) error {
-	s.sent.note(l)
+// first is send for a frame that comes from the source.
+func (s *sender) first(ctx context.Context, l *transport.Lease, twice uint64) error {
+	var begin transport.Piece
+	if !l.Empty() {
+		begin = l.Pieces()[0]
+	}
+	if s.made != nil {
+		s.frame = append(s.frame[:0], l.Pieces()...)
+	}
+	err := s.send(ctx, l, twice)
+	if err != nil {
+		s.untried = begin
+		s.made.undo(s.frame)
+	}
+	return err
+}
+
+// send sends a frame and counts it. twice is how many of its bytes had been sent
+// before.
+func (s *sender) send(ctx context.Context, l *transport.Lease, twice uint64) error {
+	bytes := bytesOf(l)
 	if err := s.out.Send(ctx, l); err != nil {
 		return fmt.Errorf("send frame: %w", err)
 	}
-	s.sent.count()
+	s.sent.count(bytes, twice)
 	return nil
 }
 
-// Run has the source make its pieces, sends them, sends again what was lost, and
-// returns the receiver's verdict. When the receiver ended the transfer early its
-// verdict is returned too. The transfer is over when Run returns.
-func (s *Sender) Run(ctx context.Context, src Source) (Verdict, error) {
-	var err error
-	for range MaxPasses {
-		if err = s.pass(ctx, src); err != nil && !errors.Is(err, transport.ErrCancelled) {
-			break
-		}
-		var out transport.Outcome
-		if out, err = s.out.Finish(ctx); err == nil {
-			return s.verdict(out.Result)
-		}
-		var missing *transport.MissingError
-		if !errors.As(err, &missing) {
-			break
-		}
-		s.ask(missing.Pieces)
-		err = fmt.Errorf("%w: after %d passes: %w", ErrIncomplete, MaxPasses, err)
+// bytesOf is how many bytes of a frame go on the wire.
+func bytesOf(l *transport.Lease) (n uint64) {
+	lo, hi := l.Wanted()
+	for _, p := range l.Pieces()[lo:hi] {
+		n += uint64(p.Length)
 	}
-	s.Abort(err.Error())
-	return Verdict{}, err
+	return n
+}
+
+// drop gives up the frame that is being filled, if any.
+func (s *sender) drop() {
+	if s.lease == nil {
+		return
+	}
+	s.made.undo(s.lease.Pieces())
+	s.lease.Release()
+	s.lease = nil
 }
 
 // verdict reads the receiver's verdict and holds it against the plan.
-func (s *Sender) verdict(result []byte) (Verdict, error) {
+func (s *sender) verdict(result []byte) (Verdict, error) {
 	v, err := ParseVerdict(result)
 	if err == nil && v.Total != s.answer.Blocks {
 		err = fmt.Errorf("%w: the verdict is about %d blocks, the plan has %d", ErrAnswer, v.Total, s.answer.Blocks)
@@ -218,45 +252,40 @@ func (s *Sender) verdict(result []byte) (Verdict, error) {
 	return v, err
 }
 
-func (s *Sender) pass(ctx context.Context, src Source) error {
-	if err := src.Run(ctx, s); err != nil {
-		return err
-	}
-	return s.Push(ctx)
-}
-
 // ask restricts what is sent to pieces.
-func (s *Sender) ask(pieces []transport.Piece) {
-	s.again = make(map[uint32]*transport.Coverage)
+func (s *sender) ask(pieces []transport.Piece) {
+	s.again = make(transport.BlockCoverage)
 	for _, p := range pieces {
-		c := s.again[p.Block]
-		if c == nil {
-			c = new(transport.Coverage)
-			s.again[p.Block] = c
-		}
-		c.Add(transport.Range{Begin: p.Offset, End: p.End()})
+		s.again.Add(p)
 	}
 }
 
-// Abort ends the transfer early. What is visible at the receiver stays.
-func (s *Sender) Abort(reason string) {
-	if s.lease != nil {
-		s.lease.Release()
-		s.lease = nil
-	}
+// abort ends the transfer early. What is visible at the receiver stays.
+func (s *sender) abort(reason string) {
+	s.drop()
 	s.out.Cancel(reason)
 }
 
-// narrow leaves out of a saved frame what the receiver has. It reports false when
+// fits reports whether all of a frame's pieces are of the plan.
+func (s *sender) fits(l *transport.Lease) bool {
+	for _, p := range l.Pieces() {
+		if int64(p.Block) >= int64(len(s.present)) || p.End() < p.Offset || p.End() > uint64(s.answer.BlockBytes) {
+			return false
+		}
+	}
+	return true
+}
+
+// narrow leaves out of a frame that is kept what the receiver has. It reports false when
 // all of the frame's blocks are visible there, so that the frame is needed no more.
-func (s *Sender) narrow(l *transport.Lease) bool {
+func (s *sender) narrow(l *transport.Lease) bool {
 	needed, lo, hi := false, 0, 0
 	for i, p := range l.Pieces() {
 		if s.present[p.Block] {
 			continue
 		}
 		needed = true
-		if held := s.held[p.Block]; held != nil && covers(held, transport.Range{Begin: p.Offset, End: p.End()}) {
+		if s.held.Covers(p) {
 			continue
 		}
 		if lo == hi {
@@ -268,18 +297,28 @@ func (s *Sender) narrow(l *transport.Lease) bool {
 	return needed
 }
 
-// covers reports whether all of r is in c.
-func covers(c *transport.Coverage, r transport.Range) bool {
-	for range c.Uncovered(r) {
-		return false
+// split cuts r where what c covers begins and ends.
+func split(c *transport.Coverage, r transport.Range) []transport.Range {
+	var out []transport.Range
+	at := r.Begin
+	add := func(end uint64) {
+		if at < end {
+			out = append(out, transport.Range{Begin: at, End: end})
+			at = end
+		}
 	}
-	return true
+	for u := range c.Uncovered(r) {
+		add(u.Begin)
+		add(u.End)
+	}
+	add(r.End)
+	return out
 }
 
 // wantsAny reports whether any block is wanted.
-func (s *Sender) wantsAny() bool {
+func (s *sender) wantsAny() bool {
 	for i := range s.present {
-		if s.Wants(i) {
+		if s.wants(i) {
 			return true
 		}
 	}

@@ -25,6 +25,7 @@ type shelf struct {
 	mu     sync.Mutex
 	there  map[int][]byte
 	opened int
+	got    int64 // bytes that were written, by all transfers
 	faults []string
 }
 
@@ -54,7 +55,13 @@ func (t *shelfTarget) Write(block int, off int64, p []byte) error {
 	if t.s.before != nil {
 		t.s.before("write", block)
 	}
-	return t.recorder.Write(block, off, p)
+	err := t.recorder.Write(block, off, p)
+	if err == nil {
+		t.s.mu.Lock()
+		defer t.s.mu.Unlock()
+		t.s.got += int64(len(p))
+	}
+	return err
 }
 
 func (t *shelfTarget) Publish(block int) error {
@@ -75,6 +82,17 @@ func (t *shelfTarget) Close() error {
 	t.s.faults = append(t.s.faults, t.faults...)
 	t.s.mu.Unlock()
 	return t.recorder.Close()
+}
+
+// holds reports whether so many bytes of pieces have been written.
+func (s *shelf) holds(ps []piece) bool {
+	want := int64(0)
+	for _, p := range ps {
+		want += p.end - p.begin
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.got == want
 }
 
 // visible is how many blocks of the chain are there.
@@ -236,16 +254,15 @@ func (d *decoder) connections() int {
 func (d *decoder) last() bridge.Verdict {
 	d.tb.Helper()
 	var v bridge.Verdict
-	for n := 0; ; n++ {
-		select {
-		case v = <-d.verdicts:
-		default:
-			if n == 0 {
-				d.tb.Error("the receiver gave no verdict")
-			}
-			return v
-		}
+	select {
+	case v = <-d.verdicts:
+	case <-time.After(10 * time.Second):
+		d.tb.Error("the receiver gave no verdict")
 	}
+	for len(d.verdicts) > 0 {
+		v = <-d.verdicts
+	}
+	return v
 }
 
 // prober dials again at once, so that hundreds of cuts take no time.
@@ -287,6 +304,8 @@ func (p *prober) Lost(_ transport.Conn, err error) {
 	defer p.mu.Unlock()
 	p.lost = append(p.lost, err)
 }
+
+func (p *prober) Done(transport.Conn) {}
 
 func (p *prober) Progress() {
 	p.mu.Lock()

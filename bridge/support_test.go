@@ -3,6 +3,7 @@ package bridge_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -226,13 +227,46 @@ func (b *bench) stranger() transport.Conn {
 	return conn
 }
 
-func (b *bench) open(conn transport.Conn, part, parts int) *bridge.Sender {
+// single is a dialler of one connection, which stays its owner's.
+type single struct{ conn transport.Conn }
+
+var errSingle = errors.New("there is no other connection")
+
+func (d *single) Dial(context.Context) (transport.Conn, error) {
+	conn := d.conn
+	d.conn = nil
+	if conn == nil {
+		return nil, fmt.Errorf("%w: %w", transport.ErrUnreachable, errSingle)
+	}
+	return lent{conn}, nil
+}
+
+func (d *single) Wait(_ context.Context, cause error) error { return cause }
+func (d *single) Lost(transport.Conn, error)                {}
+func (d *single) Done(transport.Conn)                       {}
+func (d *single) Progress()                                 {}
+
+// lent is a connection that others use too.
+type lent struct{ transport.Conn }
+
+func (lent) Close() error { return nil }
+
+// courier opens a transfer on one connection.
+func (b *bench) courier(conn transport.Conn, req transport.Request, shape bridge.Shape) (*bridge.Courier, error) {
+	c, err := bridge.OpenCourier(b.t.Context(), &single{conn}, req, shape)
+	if err == nil {
+		b.t.Cleanup(c.Close)
+	}
+	return c, err
+}
+
+func (b *bench) open(conn transport.Conn, part, parts int) *bridge.Courier {
 	b.t.Helper()
-	s, err := bridge.OpenSender(b.t.Context(), conn, request(part, parts), b.shape())
+	c, err := b.courier(conn, request(part, parts), b.shape())
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	return s
+	return c
 }
 
 func (b *bench) shape() bridge.Shape { return bridge.Shape{Blocks: b.blocks, BlockBytes: b.size} }

@@ -7,7 +7,8 @@ import (
 	"pdlink/transport"
 )
 
-// Sent is what a sender has handed to its links.
+// Sent is what a sender has handed to its links, and what those sent again by
+// themselves: of the connection at hand that is known once the transfer is over.
 type Sent struct {
 	Connects int       `json:"connects"`        // connections that the transfer was opened on
 	Bytes    uint64    `json:"bytes"`           // payload bytes
@@ -19,25 +20,20 @@ type Sent struct {
 func (s *Sent) AddLink(u LinkUse) { s.Links = addLink(s.Links, u) }
 
 // tally counts what is sent of a transfer over all of its connections. The zero
-// value is ready; nil counts nothing. It may be used concurrently, but for note and
-// count.
+// value is ready. It may be used concurrently.
 type tally struct {
-	mu     sync.Mutex // guards the fields below
-	sent   Sent
-	blocks map[uint32]*transport.Coverage // sent at least once
-	frame  []transport.Piece              // of the frame at hand
-	link   LinkUse                        // of the connection at hand, since open
-	frames int                            // sent on it
+	mu      sync.Mutex // guards the fields below
+	sent    Sent       // without repeats, and without link
+	link    LinkUse    // of the connection at hand
+	repeats uint64     // bytes that it sent again by itself
 }
 
 // open begins to count for another connection.
 func (t *tally) open(f transport.Facts) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.link.Bytes > 0 {
-		t.sent.Links = addLink(t.sent.Links, t.link)
-	}
-	t.link, t.frames = LinkUse{Link: f.Link, Sealed: f.Sealed}, 0
+	t.sent = t.sum()
+	t.link, t.repeats = LinkUse{Link: f.Link, Sealed: f.Sealed}, 0
 	t.sent.Connects++
 }
 
@@ -45,58 +41,35 @@ func (t *tally) open(f transport.Facts) {
 func (t *tally) total() Sent {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return t.sum()
+}
+
+// sum is total. The caller holds mu.
+func (t *tally) sum() Sent {
 	sum := t.sent
+	sum.Bytes += t.repeats
+	sum.Again += t.repeats
 	sum.Links = slices.Clone(sum.Links)
-	if t.link.Bytes > 0 {
-		sum.Links = addLink(sum.Links, t.link)
+	if link := t.link; link.Bytes > 0 {
+		link.Bytes += t.repeats
+		sum.Links = addLink(sum.Links, link)
 	}
 	return sum
 }
 
-// onConnection is how many frames were sent on the connection at hand.
-func (t *tally) onConnection() int {
+// count counts a frame that was sent: its bytes, and those of them that had been
+// sent before.
+func (t *tally) count(bytes, twice uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.frames
+	t.sent.Bytes += bytes
+	t.sent.Again += min(twice, bytes)
+	t.link.Bytes += bytes
 }
 
-// note takes note of a frame that is about to be sent.
-func (t *tally) note(l *transport.Lease) {
-	if t != nil {
-		lo, hi := l.Wanted()
-		t.frame = append(t.frame[:0], l.Pieces()[lo:hi]...)
-	}
-}
-
-// count counts the frame that was noted.
-func (t *tally) count() {
-	if t == nil || len(t.frame) == 0 {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.blocks == nil {
-		t.blocks = make(map[uint32]*transport.Coverage)
-	}
-	t.frames++
-	for _, p := range t.frame {
-		c := t.blocks[p.Block]
-		if c == nil {
-			c = new(transport.Coverage)
-			t.blocks[p.Block] = c
-		}
-		fresh := c.Add(transport.Range{Begin: p.Offset, End: p.End()})
-		t.sent.Bytes += uint64(p.Length)
-		t.sent.Again += uint64(p.Length) - fresh
-		t.link.Bytes += uint64(p.Length)
-	}
-}
-
-// repeated counts what a link sent again by itself.
+// repeated notes what the link of the connection at hand has sent again by itself.
 func (t *tally) repeated(s transport.Stats) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.sent.Bytes += s.RepeatBytes
-	t.sent.Again += s.RepeatBytes
-	t.link.Bytes += s.RepeatBytes
+	t.repeats = s.RepeatBytes
 }

@@ -39,7 +39,7 @@ type Verdict struct {
 	Bad      uint64    `json:"bad,omitempty"`    // pieces whose checksum did not match
 	Seconds  float64   `json:"seconds"`          // from the first open to the last block visible, or frame if none became so
 	Links    []LinkUse `json:"links,omitempty"`
-	Stopped  bool      `json:"stopped,omitempty"` // the receiver is ending; once it is back the transfer can go on
+	Stopped  bool      `json:"stopped,omitempty"` // the receiver ended it for reasons of its own; opened again, perhaps later, it goes on
 }
 
 // String is the verdict as people read it: "complete", "partial 3/5: why".

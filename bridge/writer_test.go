@@ -85,7 +85,7 @@ func TestNoSpaceCutsTheTransfer(t *testing.T) {
 			b.target.fail = noSpaceFrom(at)
 			req := request(0, 1)
 			req.Replayable = replayable
-			s, err := bridge.OpenSender(t.Context(), b.dial(), req, b.shape())
+			s, err := b.courier(b.dial(), req, b.shape())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -112,7 +112,7 @@ func TestCutFreesTheSendersRing(t *testing.T) {
 	b.target.fail = noSpaceFrom(1)
 	req := request(0, 1)
 	req.Replayable = false
-	s, err := bridge.OpenSender(t.Context(), b.dial(), req, b.shape())
+	s, err := b.courier(b.dial(), req, b.shape())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +267,7 @@ func TestSlowDiskSlowsItsSenderOnly(t *testing.T) {
 	conn := b.dial()
 	req := request(0, 1)
 	req.ID, req.Meta = transport.ID{2}, []byte("slow")
-	s, err := bridge.OpenSender(t.Context(), conn, req, b.shape())
+	s, err := b.courier(conn, req, b.shape())
 	if err != nil {
 		t.Fatal(err)
 	}
