@@ -42,6 +42,10 @@ FUZZTOTAL ?= 600
 # Faults that `make faults` injects, a second each, and the longest that it may take.
 FAULT_TRIES   ?= 200
 FAULT_TIMEOUT ?= 20m
+# Transfers of `make matrix` and the seed that draws their faults (empty: a new one), minutes of `make soak`.
+RUNS    ?= 1000
+SEED    ?=
+MINUTES ?= 30
 
 # Time for each benchmark, and which.
 BENCHTIME ?= 1s
@@ -95,8 +99,16 @@ fuzz: ## every fuzz target for FUZZTIME seconds, all within FUZZTOTAL
 .PHONY: faults
 faults: $(CHECK) ## kill processes, cut connections, fill disks at FAULT_TRIES random points (Linux; root or user namespaces)
 	set -o pipefail; PDLINK_FAULT_TRIES=$(FAULT_TRIES) $(GO) test -tags faults -json -count=1 -timeout $(FAULT_TIMEOUT) \
-		-run '^Test(Faults|FullDisk|FileSizeLimit)$$' ./tools/pdlink | tee $(BUILD)/faults.json | $(CHECK)
+		-run '^Test(Faults|FullDisk|FileSizeLimit|Matrix|MatrixJobs|DropPackets|BreakCalls)$$' ./tools/pdlink | tee $(BUILD)/faults.json | $(CHECK)
 	@grep -oE '(PDLINK_FAULT_SEED=|[0-9]+ tries; |[0-9]+ full disks, )[^\"]*' $(BUILD)/faults.json
+
+.PHONY: matrix
+matrix: ## RUNS transfers, each with a fault at a random stage, in clear and sealed (Linux; root or user namespaces; SEED=n repeats)
+	PDLINK_MATRIX_RUNS=$(RUNS) PDLINK_MATRIX_SEED=$(SEED) $(GO) test -tags faults -v -count=1 -timeout 60m -run '^TestMatrix$$' ./tools/pdlink
+
+.PHONY: soak
+soak: ## eight transfers again and again for MINUTES, a fault every five seconds
+	PDLINK_SOAK_MINUTES=$(MINUTES) $(GO) test -tags faults -v -count=1 -timeout 3h -run '^TestSoak$$' ./tools/pdlink
 
 .PHONY: bench
 bench: ## benchmarks only (BENCH=regexp BENCHTIME=1s BENCHPKGS=./...)
@@ -187,6 +199,10 @@ test-python: ## types, unit tests and wheels of the Python packages
 	cd bridge/omlx/plugin && PYTHONDONTWRITEBYTECODE=1 && export PYTHONDONTWRITEBYTECODE && \
 		$(BUILD)/vllm/checks/bin/python -m mypy --cache-dir $(BUILD)/vllm/mypy && \
 		$(BUILD)/vllm/checks/bin/python -m pytest -p no:cacheprovider tests/unit
+
+.PHONY: e2e
+e2e: build ## requests through all of pdlink with real engines: vLLM, oMLX, SDK clients (installs them on the first run)
+	PYTHON='$(PYTHON)' tools/e2e/run.sh $(BUILD)
 
 .PHONY: test-vllm
 test-vllm: ## the connector in real vLLM engines on this CPU (installs them into .build/vllm; some ten minutes)

@@ -3,6 +3,9 @@
 // decoder itself. What it forwards it forwards byte for byte, request and answer,
 // whatever it did before; every failure of its own ends in the decoder's answer.
 //
+// Prefill hosts that connect are [Hosts]: each is an engine while it says so, calls to
+// it go over its own connection, and survive the loss of one.
+//
 // A request that the decoder's plug-in can plan ([Planner]) and that is cold
 // enough ([Cold]) is held while a prefill engine ([Engine]) has its blocks put
 // into the decoder's store; then the decoder adopts them, and the request is an

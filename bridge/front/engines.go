@@ -9,15 +9,16 @@ import (
 	"time"
 )
 
-// engines hands out places on the prefill engines: the least loaded that is well,
-// first come first served when all are full. It may be used concurrently.
+// engines hands out places on the prefill engines: of those that read a model's
+// prompts the least loaded that is well, first come first served when all are full.
+// Engines come and go. It may be used concurrently.
 type engines struct {
 	limit int
 	now   func() time.Time
 
 	mu      sync.Mutex // guards the rest
 	all     []*place
-	waiting []chan *place // oldest first; capacity 1; nil: nobody is well any more
+	waiting []*waiter // oldest first
 }
 
 // place is one engine and how it fares. The mutex of engines guards it.
@@ -29,30 +30,64 @@ type place struct {
 	rests    time.Time
 }
 
+// waiter is a request that waits for a place.
+type waiter struct {
+	model string
+	not   []*place
+	got   chan *place // capacity 1; nil: nobody is well any more
+}
+
 func newEngines(list []Engine, limit int) *engines {
 	e := &engines{limit: limit, now: time.Now}
 	for _, x := range list {
-		e.all = append(e.all, &place{Engine: x})
+		e.add(x)
 	}
 	return e
 }
 
-// rate is the best measured rate, 0 when nothing was measured.
-func (e *engines) rate() float64 {
+// add takes an engine on and returns how it is left out again.
+func (e *engines) add(x Engine) (remove func()) {
+	p := &place{Engine: x}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.all = append(e.all, p)
+	e.serve()
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if i := slices.Index(e.all, p); i >= 0 {
+			e.all = slices.Delete(e.all, i, i+1)
+			e.serve()
+		}
+	}
+}
+
+// none reports whether there are no engines.
+func (e *engines) none() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.all) == 0
+}
+
+// rate is the best measured rate for a model, 0 when nothing was measured.
+func (e *engines) rate(model string) float64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	best := 0.0
 	for _, p := range e.all {
-		best = max(best, p.rate)
+		if p.Serves(model) {
+			best = max(best, p.rate)
+		}
 	}
 	return best
 }
 
 // take returns a place, waiting for one where needed; not is left out. Errors:
 // ErrNoEngine, ErrBusy (the context ended while waiting). The caller owes give.
-func (e *engines) take(ctx context.Context, not []*place) (*place, float64, error) {
+func (e *engines) take(ctx context.Context, model string, not []*place) (*place, float64, error) {
+	w := &waiter{model: model, not: not}
 	e.mu.Lock()
-	p, well := e.pick(not)
+	p, well := e.pick(w)
 	if p != nil {
 		defer e.mu.Unlock()
 		p.busy++
@@ -62,21 +97,21 @@ func (e *engines) take(ctx context.Context, not []*place) (*place, float64, erro
 		e.mu.Unlock()
 		return nil, 0, ErrNoEngine
 	}
-	ch := make(chan *place, 1)
-	e.waiting = append(e.waiting, ch)
+	w.got = make(chan *place, 1)
+	e.waiting = append(e.waiting, w)
 	e.mu.Unlock()
 	select {
-	case p = <-ch:
+	case p = <-w.got:
 	case <-ctx.Done():
 		e.mu.Lock()
-		i := slices.Index(e.waiting, ch)
+		i := slices.Index(e.waiting, w)
 		if i >= 0 {
 			e.waiting = slices.Delete(e.waiting, i, i+1)
 		}
 		e.mu.Unlock()
 		if i < 0 { // it was served at the same moment
-			if p = <-ch; p != nil {
-				e.give(p, 0, 0, nil)
+			if p = <-w.got; p != nil {
+				e.give(p, 0, 0, context.Canceled)
 			}
 		}
 		return nil, 0, fmt.Errorf("%w: %w", ErrBusy, context.Cause(ctx))
@@ -91,17 +126,16 @@ func (e *engines) take(ctx context.Context, not []*place) (*place, float64, erro
 
 // pick returns the least loaded engine that is well and has room, and whether any
 // is well. It is called with mu held.
-func (e *engines) pick(not []*place) (best *place, well bool) {
+func (e *engines) pick(w *waiter) (best *place, well bool) {
 	now := e.now()
 	for _, p := range e.all {
-		if slices.Contains(not, p) || now.Before(p.rests) {
-			continue
-		}
-		if p.failures > 0 && p.busy > 0 {
-			well = true // one request at a time finds out whether it is back
+		if slices.Contains(w.not, p) || now.Before(p.rests) || !p.Serves(w.model) {
 			continue
 		}
 		well = true
+		if p.failures > 0 && p.busy > 0 {
+			continue // one request at a time finds out whether it is back
+		}
 		if p.busy < e.limit && (best == nil || p.busy < best.busy) {
 			best = p
 		}
@@ -109,33 +143,41 @@ func (e *engines) pick(not []*place) (best *place, well bool) {
 	return best, well
 }
 
-// give returns a place. tokens and took measure its rate when the work succeeded;
-// an error that is not the caller's own end lets the engine rest.
+// give returns a place. tokens and took measure its rate where it did such work; an
+// error that is not the caller's own end lets the engine rest.
 func (e *engines) give(p *place, tokens int, took time.Duration, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p.busy--
 	switch {
-	case err == nil && tokens > 0 && took > 0:
+	case err == nil:
 		p.failures = 0
-		r := float64(tokens) / took.Seconds()
-		if p.rate > 0 {
-			r = p.rate + rateWeight*(r-p.rate)
+		if tokens > 0 && took > 0 {
+			r := float64(tokens) / took.Seconds()
+			if p.rate > 0 {
+				r = p.rate + rateWeight*(r-p.rate)
+			}
+			p.rate = r
 		}
-		p.rate = r
-	case err != nil && !errors.Is(err, context.Canceled):
+	case !errors.Is(err, context.Canceled):
 		p.failures++
 		p.rests = e.now().Add(min(probeMax, probeAfter<<min(p.failures-1, 8)))
 	}
-	for len(e.waiting) > 0 {
-		next, well := e.pick(nil)
+	e.serve()
+}
+
+// serve gives places to those who wait, the oldest first, as far as there are any. It
+// is called with mu held.
+func (e *engines) serve() {
+	e.waiting = slices.DeleteFunc(e.waiting, func(w *waiter) bool {
+		next, well := e.pick(w)
 		if next == nil && well {
-			return
+			return false
 		}
 		if next != nil {
 			next.busy++
 		}
-		e.waiting[0] <- next
-		e.waiting = slices.Delete(e.waiting, 0, 1)
-	}
+		w.got <- next
+		return true
+	})
 }

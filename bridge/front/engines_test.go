@@ -12,7 +12,7 @@ func TestEnginesRestAndReturn(t *testing.T) {
 	now := time.Unix(0, 0)
 	e.now = func() time.Time { return now }
 	take := func() *place {
-		p, _, err := e.take(t.Context(), nil)
+		p, _, err := e.take(t.Context(), "m", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -24,8 +24,8 @@ func TestEnginesRestAndReturn(t *testing.T) {
 	}
 	e.give(a, 0, 0, errors.New("down"))
 	e.give(b, 1000, time.Second, nil)
-	if e.rate() != 1000 {
-		t.Errorf("rate %v", e.rate())
+	if e.rate("m") != 1000 {
+		t.Errorf("rate %v", e.rate("m"))
 	}
 	if p := take(); p != b {
 		t.Error("an engine that failed was used at once")
@@ -40,11 +40,11 @@ func TestEnginesRestAndReturn(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, err := e.take(ctx, nil); !errors.Is(err, ErrBusy) {
+	if _, _, err := e.take(ctx, "m", nil); !errors.Is(err, ErrBusy) {
 		t.Errorf("all full: %v", err)
 	}
 	e.give(a, 0, 0, errors.New("down"))
-	if _, _, err := e.take(t.Context(), []*place{b}); !errors.Is(err, ErrNoEngine) {
+	if _, _, err := e.take(t.Context(), "m", []*place{b}); !errors.Is(err, ErrNoEngine) {
 		t.Errorf("none well: %v", err)
 	}
 }

@@ -88,7 +88,7 @@ func (f *Front) leave(fl *flight, p Plan) {
 func (f *Front) fly(ctx context.Context, fl *flight, p Plan, h http.Header) {
 	var tried []*place
 	for {
-		eng, rate, err := f.take(ctx, tried)
+		eng, rate, err := f.take(ctx, p.Model, tried)
 		if err != nil {
 			if fl.err == nil {
 				fl.err = err
@@ -104,7 +104,7 @@ func (f *Front) fly(ctx context.Context, fl *flight, p Plan, h http.Header) {
 		if ctx.Err() != nil {
 			err = context.Canceled
 		}
-		f.engines.give(eng, p.Covered(p.Blocks), time.Since(began), err)
+		f.engines.give(eng, fl.result.read(p), time.Since(began), err)
 		fl.err = err
 		if err == nil || timedOut || ctx.Err() != nil || fl.result.Blocks > p.Present {
 			break
@@ -126,11 +126,20 @@ func (f *Front) fly(ctx context.Context, fl *flight, p Plan, h http.Header) {
 	}
 }
 
+// read is how many tokens an engine has read for a result that is whole; 0 for
+// another, and where nothing travelled: those measure nothing.
+func (r Result) read(p Plan) int {
+	if r.Blocks < p.Blocks || r.Bytes == 0 {
+		return 0
+	}
+	return p.Covered(p.Blocks)
+}
+
 // take is a place on an engine within QueueWait.
-func (f *Front) take(ctx context.Context, not []*place) (*place, float64, error) {
+func (f *Front) take(ctx context.Context, model string, not []*place) (*place, float64, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, f.o.QueueWait, fmt.Errorf("waited %v", f.o.QueueWait))
 	defer cancel()
-	return f.engines.take(ctx, not)
+	return f.engines.take(ctx, model, not)
 }
 
 // deadline is how long an engine may take for a plan.

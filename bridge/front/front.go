@@ -31,7 +31,8 @@ type Options struct {
 	// Planner is the decoder's plug-in.
 	Planner Planner
 
-	// Engines have prompts read. None: everything is forwarded.
+	// Engines have prompts read; Add takes further ones on. While there are none
+	// everything is forwarded.
 	Engines []Engine
 
 	// Cold says which requests are bridged.
@@ -126,6 +127,10 @@ func New(o Options) (*Front, error) {
 	}, nil
 }
 
+// Add takes an engine on, and returns how it is left out again, which does not end
+// what it does.
+func (f *Front) Add(e Engine) (remove func()) { return f.engines.add(e) }
+
 // Close ends the transfers that run and waits for them; requests go on to the
 // decoder. It is idempotent.
 func (f *Front) Close() error {
@@ -142,7 +147,7 @@ func (f *Front) Close() error {
 
 // ServeHTTP implements http.Handler.
 func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if len(f.o.Engines) == 0 || !plannable(r) {
+	if !plannable(r) {
 		f.proxy.ServeHTTP(w, r)
 		return
 	}
@@ -213,6 +218,10 @@ func (f *Front) read(r *http.Request) (body []byte, rest io.ReadCloser, err erro
 // fills the record in, and returns false when the client went away meanwhile.
 func (f *Front) consider(a *alive, r *http.Request, rec *Record, body []byte) bool {
 	rec.Outcome = Bypassed
+	if f.engines.none() {
+		rec.Reason = "no prefill host is connected"
+		return true
+	}
 	if len(body) < f.o.Cold.MinTokens { // a token is a byte or more
 		rec.Reason = fmt.Sprintf("short: %d bytes cannot be %d tokens", len(body), f.o.Cold.MinTokens)
 		return true
@@ -231,7 +240,7 @@ func (f *Front) consider(a *alive, r *http.Request, rec *Record, body []byte) bo
 		return true
 	}
 	rec.Model, rec.Tokens, rec.Present, rec.Promised = p.Model, p.Tokens, p.Covered(p.Present), p.Covered(p.Present)
-	if why := f.o.Cold.refuse(p, f.engines.rate()); why != "" {
+	if why := f.o.Cold.refuse(p, f.engines.rate(p.Model)); why != "" {
 		rec.Reason = why
 		return true
 	}

@@ -32,6 +32,13 @@ const (
 	// DefaultKept is how many records Transfers lists.
 	DefaultKept = 1024
 
+	// DefaultRejoin is how long a call waits for its host after a lost connection: a
+	// sidecar dials again within a second or two, and the request's client waits.
+	DefaultRejoin = 5 * time.Second
+
+	// maxRejoins bounds the connections of one call: each costs the time above.
+	maxRejoins = 8
+
 	// deadlineBase is what a bridge may take beyond its tokens: the connection,
 	// the engine's start of a request, adoption.
 	deadlineBase = 15 * time.Second

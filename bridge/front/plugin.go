@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"path/filepath"
 	"sync"
 
 	"pdlink/bridge/omlx"
@@ -47,6 +48,7 @@ type Plugin struct {
 
 	mu      sync.Mutex
 	layouts map[string]omlx.Spec // proved, by the plug-in's name for them; guarded by mu
+	store   string               // of the decoder, absolute; "": not known yet; guarded by mu
 }
 
 // NewPlugin returns a Plugin. Nothing is asked yet. The error Is ErrOptions.
@@ -139,7 +141,44 @@ func (p *Plugin) layout(ctx context.Context, h http.Header, answer *plugin.Plan)
 		clear(p.layouts)
 	}
 	p.layouts[answer.Layout] = spec
+	if dir := storeOf(data); dir != "" {
+		p.store = dir
+	}
 	return spec, nil
+}
+
+// Store is the directory of the decoder's block store, as the plug-in said when the
+// last new layout was proved; "" before the first plan of a prompt with blocks.
+func (p *Plugin) Store() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.store
+}
+
+// storeOf is the store's directory in an answer to an info call; "" for none, and for
+// one that is not absolute.
+func storeOf(data []byte) string {
+	var v struct {
+		Model struct {
+			Store struct {
+				Path string `json:"path"`
+			} `json:"store"`
+		} `json:"model"`
+	}
+	if json.Unmarshal(data, &v) != nil || !filepath.IsAbs(v.Model.Store.Path) {
+		return ""
+	}
+	return v.Model.Store.Path
+}
+
+// Probe asks whether a plug-in answers, without a key. It returns nil for one that
+// wants a key too. Its error says what to do.
+func (p *Plugin) Probe(ctx context.Context) error {
+	_, err := p.call(ctx, http.MethodGet, p.base.JoinPath("info"), nil, nil)
+	if errors.Is(err, ErrUnplannable) {
+		return nil
+	}
+	return err
 }
 
 // Adopt implements Planner.
@@ -162,6 +201,11 @@ func (p *Plugin) Adopt(ctx context.Context, h http.Header, plan Plan, blocks int
 	answer, err := plugin.ParseAdoption(data, blocks)
 	if err != nil {
 		return Adoption{}, err
+	}
+	if answer.Blocks < blocks { // the store may be another one now: ask again
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		clear(p.layouts)
 	}
 	return Adoption{Blocks: answer.Blocks, Reason: answer.Reason}, nil
 }

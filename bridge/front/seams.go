@@ -55,10 +55,13 @@ type Engine interface {
 	// Name tells engines apart, for people and in records.
 	Name() string
 
+	// Serves reports whether it reads prompts for a model, by the decoder's id.
+	Serves(model string) bool
+
 	// Prefill has the job's tokens read and returns when its blocks are in the
 	// decoder's store, as far as they came: fewer than the job has are no error.
 	// The end of the context ends the work down to the engine. An error says that
-	// this engine cannot be used now.
+	// this engine cannot be used now; the result then still says what came.
 	Prefill(ctx context.Context, j Job) (Result, error)
 }
 

@@ -49,11 +49,14 @@ func always(p Plan) *script { return &script{plan: func(Ask) (Plan, error) { ret
 // engine is one whose work a test says.
 type engine struct {
 	name string
+	only string // the model that it reads prompts for; "": any
 	work func(ctx context.Context, j Job) (Result, error)
 	jobs atomic.Int32
 }
 
 func (e *engine) Name() string { return e.name }
+
+func (e *engine) Serves(model string) bool { return e.only == "" || model == e.only }
 
 func (e *engine) Prefill(ctx context.Context, j Job) (Result, error) {
 	e.jobs.Add(1)

@@ -347,7 +347,7 @@ func TestDuplicateTransfer(t *testing.T) {
 	if _, err := r.Run(t.Context()); !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}
-	if _, _, err := OnConn(t.Context(), h.conn, transport.Request{Replayable: true}, j.shape()); !errors.Is(err, ErrJob) {
+	if _, _, err := new(Keeper).Open(t.Context(), transport.Request{Replayable: true}, j.shape()); !errors.Is(err, ErrJob) {
 		t.Error(err)
 	}
 }

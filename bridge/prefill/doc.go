@@ -15,6 +15,10 @@
 // The ring outlives the sidecar, since workers keep it. A restarted one is handed the
 // ring back, and what was committed and still matches its checksums is sent again.
 //
+// A [Service] takes the prompts that decode hosts ask for over the connection that a
+// [Keeper] keeps (package calls), has the engine read them, and answers how their
+// transfers ended. Everything that the network sees goes over that connection.
+//
 // There is shared memory of this kind on Linux only; elsewhere [Listen] returns
 // [ErrUnavailable].
 package prefill

@@ -37,6 +37,19 @@ var (
 	// dropped.
 	ErrWorker = errors.New("prefill: worker dropped")
 
+	// ErrUnreachable is returned when the decode host could not be reached for as
+	// long as a transfer waits, or had no room for it. It Is
+	// transport.ErrUnreachable.
+	ErrUnreachable = fmt.Errorf("prefill: decode host: %w", transport.ErrUnreachable)
+
+	// ErrEngine is returned by an Engine that did not read a prompt: it cannot be
+	// reached, or refused.
+	ErrEngine = errors.New("prefill: engine did not read the prompt")
+
+	// ErrPrompt is returned by an Engine that refused a prompt: it is too long for
+	// it, most often. Others may be read.
+	ErrPrompt = errors.New("prefill: engine refuses the prompt")
+
 	// errProtocol is a breach of the protocol; the worker is dropped.
 	errProtocol = errors.New("prefill: protocol breach")
 )

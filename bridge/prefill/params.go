@@ -76,6 +76,44 @@ const (
 	// is stuck, and messages for it would pile up.
 	writeWait = 2 * time.Second
 
+	// DefaultPatience is how long a transfer waits without progress for another
+	// connection: a decode host that is started again is back within seconds, and
+	// the request's client waits meanwhile.
+	DefaultPatience = 20 * time.Second
+
+	// waitFirst and waitMax are the pauses before a receiver is asked again that has
+	// the transfer still, or no room; they double in between.
+	waitFirst = 20 * time.Millisecond
+	waitMax   = time.Second
+
+	// probeEvery is how often an engine is looked at that is not ready, probeRarely
+	// how many times as long one that is: it writes a line into its log each time, and
+	// a call that fails makes it the next thing to be done. probeWait is how long it may take
+	// to answer, probeTries how many times in a row it may not: a busy one is slow.
+	probeEvery  = time.Second
+	probeRarely = 10
+	probeWait   = 5 * time.Second
+	probeTries  = 2
+
+	// announceAgain is how long after a refusal a decode host is asked again: its
+	// front door may have been added meanwhile.
+	announceAgain = 30 * time.Second
+
+	// maxCalls bounds the calls that are served at a time, as the engine socket's
+	// requests are.
+	maxCalls = 64
+
+	// callGrace is how long the work of a call, or its result, is kept after its
+	// connection was lost: twice what a caller waits for the next one.
+	callGrace = 10 * time.Second
+
+	// maxAnswer bounds what is read of an engine's answer: one token and a few
+	// numbers, or an error; and of its list of models.
+	maxAnswer = 1 << 20
+
+	// maxSaid bounds what is repeated of an engine's error.
+	maxSaid = 300
+
 	// queued is the messages that wait for one worker: the arrays of a model of 100
 	// layers are 900.
 	queued = 4096

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -110,11 +111,18 @@ type decoder struct {
 	mu       sync.Mutex
 	stocks   map[string]*stock // by the transfer's meta
 	present  []bool
+	conns    []transport.Conn                    // accepted
+	attend   func(transport.Conn) transport.Conn // nil: as they are
 }
 
 func newDecoder(tb testing.TB) *decoder {
-	d := &decoder{tb: tb, link: mem.New(mem.Options{}), stocks: make(map[string]*stock)}
-	d.receiver = bridge.NewReceiver(bridge.Options{PartWait: -1, Open: func(_ string, meta []byte) (bridge.Opened, error) {
+	return newDecoderWith(tb, bridge.Options{PartWait: -1}, session.Options{})
+}
+
+// newDecoderWith is newDecoder for a receiver and connections with options.
+func newDecoderWith(tb testing.TB, o bridge.Options, so session.Options) *decoder {
+	d := &decoder{tb: tb, link: mem.New(mem.Options{Session: so}), stocks: make(map[string]*stock)}
+	o.Open = func(_ string, meta []byte) (bridge.Opened, error) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		s := d.stocks[string(meta)]
@@ -122,7 +130,8 @@ func newDecoder(tb testing.TB) *decoder {
 			return bridge.Opened{}, errors.New("unknown plan")
 		}
 		return bridge.Opened{Target: s, Blocks: len(s.blocks), BlockBytes: int64(len(s.blocks[0])), Present: d.present}, nil
-	}})
+	}
+	d.receiver = bridge.NewReceiver(o)
 	ctx, cancel := context.WithCancel(context.Background())
 	l, err := d.link.Listen(ctx, "decoder")
 	must(tb, err)
@@ -133,8 +142,15 @@ func newDecoder(tb testing.TB) *decoder {
 			if err != nil {
 				return
 			}
+			d.mu.Lock()
+			d.conns = append(d.conns, c)
+			seen := c
+			if d.attend != nil {
+				seen = d.attend(c)
+			}
+			d.mu.Unlock()
 			wg.Go(func() {
-				d.receiver.Serve(ctx, c)
+				d.receiver.Serve(ctx, seen)
 				c.Close()
 			})
 		}
@@ -251,11 +267,33 @@ func (p *prompt) tokens() int { return len(p.blocks)*p.layout.Spec().BlockTokens
 
 func (p *prompt) job(tb testing.TB, conn transport.Conn) Job {
 	tb.Helper()
-	c, room, err := OnConn(tb.Context(), conn, transport.Request{ID: p.id, Kind: "test", Meta: []byte(p.name)},
+	c, err := bridge.OpenCourier(tb.Context(), &single{conn}, transport.Request{ID: p.id, Kind: "test", Meta: []byte(p.name)},
 		bridge.Shape{Blocks: len(p.blocks), BlockBytes: p.layout.WireSize()})
 	must(tb, err)
-	return Job{ID: p.id, Carrier: c, Layout: p.layout, Blocks: len(p.blocks), Room: room}
+	return Job{ID: p.id, Carrier: c, Layout: p.layout, Blocks: len(p.blocks), Room: conn.Facts().MaxPayload}
 }
+
+// single is a dialler of one connection, which stays its owner's.
+type single struct{ conn transport.Conn }
+
+func (d *single) Dial(context.Context) (transport.Conn, error) {
+	conn := d.conn
+	d.conn = nil
+	if conn == nil {
+		return nil, fmt.Errorf("%w: there is no other connection", transport.ErrUnreachable)
+	}
+	return lent{conn}, nil
+}
+
+func (d *single) Wait(_ context.Context, cause error) error { return cause }
+func (d *single) Lost(transport.Conn, error)                {}
+func (d *single) Done(transport.Conn)                       {}
+func (d *single) Progress()                                 {}
+
+// lent is a connection that others use too.
+type lent struct{ transport.Conn }
+
+func (lent) Close() error { return nil }
 
 // running is a transfer that runs.
 type running struct {

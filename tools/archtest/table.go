@@ -76,11 +76,15 @@ func productImports() map[string]Imports {
 			},
 		},
 		"bridge/omlx/plugin": {Internal: []string{"bridge/omlx", "kernels/safetensors"}, NoStd: sockets()},
-		"bridge/front":       {Internal: []string{"transport", "bridge/omlx", "bridge/omlx/plugin"}},
+		"bridge/front": {
+			Internal: []string{"transport", "bridge/omlx", "bridge/omlx/plugin", "bridge/prefill/calls"},
+			Tests:    []string{"transport/mem"},
+		},
+		"bridge/prefill/calls": {Internal: []string{"transport"}, NoStd: sockets()},
 		"bridge/prefill": {
-			Internal: []string{"transport", "bridge", "bridge/omlx", "kernels", "kernels/safetensors"},
+			Internal: []string{"transport", "bridge", "bridge/omlx", "bridge/prefill/calls", "kernels", "kernels/safetensors"},
 			Modules:  map[string]string{unix: sysWhy, xxh3: "records in shared memory carry a sum"},
-			Tests:    []string{"transport/mem", "transport/session", "bridge/replay"},
+			Tests:    []string{"transport/mem", "transport/session", "bridge/replay", "bridge/front"},
 		},
 		"bridge/replay": {
 			Internal: []string{"transport", "bridge", "bridge/omlx", "kernels", "kernels/safetensors"},
@@ -97,7 +101,7 @@ func toolImports() map[string]Imports {
 			Internal: []string{
 				"transport", "transport/wire", "transport/session", "transport/mem", "tcp",
 				"bridge", "bridge/omlx", "bridge/replay", "kernels", "kernels/safetensors", "transport/keys", "transport/failover",
-				"tools/linkkeys",
+				"bridge/front", "bridge/prefill", "bridge/prefill/calls", "tools/linkkeys",
 			},
 			Modules: map[string]string{
 				"github.com/spf13/cobra":            "commands, flags and their help",

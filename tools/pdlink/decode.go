@@ -28,6 +28,7 @@ type decodeFlags struct {
 	once     bool
 	asJSON   bool
 	keys     linkkeys.Flags
+	door     doorFlags
 }
 
 const decodeLong = `decode listens for senders and puts the blocks of their transfers into a store.
@@ -45,6 +46,13 @@ missing after the last frame of the others: the parts of a transfer must overlap
 in time, or follow each other within it. A negative one does not wait once all
 others have finished.
 
+With --decoder a front door opens, at --front: clients talk to it as to the decoder.
+It forwards everything unchanged, and has long prompts that the decoder does not
+hold read by the prefill hosts that are connected ("pdlink prefill") before that. Every
+answer says in the header X-PDLink what became of its request; /pdlink/transfers and
+/pdlink/metrics on that port, for who is on this host, say it of the last ones. The
+store is then the decoder's own, unless --store names it.
+
 An address that other hosts can reach needs keys (see "pdlink keys"): senders
 prove who they are, and data is sealed. Keys that are there are used for such an
 address without being asked for; on loopback --keys asks for them, and senders
@@ -58,11 +66,12 @@ that --once waits for.`
 func newDecode(std streams) *cobra.Command {
 	var f decodeFlags
 	c := &cobra.Command{
-		Use:   "decode --store DIR",
+		Use:   "decode {--store DIR | --decoder URL}",
 		Short: "receive blocks into a decoder's store",
 		Long:  decodeLong,
 		Example: `  pdlink decode --listen tcp://127.0.0.1:7411 --store ~/.omlx/cache
   pdlink decode --listen tcp://10.0.0.5:7411 --store ~/.omlx/cache --keys ~/keys
+  pdlink decode --listen tcp://10.0.0.5:7411 --decoder http://127.0.0.1:8000 --front 127.0.0.1:8012
   pdlink replay CASE --to tcp://127.0.0.1:7411`,
 		Args: wants(0),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -84,13 +93,19 @@ func newDecode(std streams) *cobra.Command {
 	fl.BoolVar(&f.asJSON, "json", false, "print events as JSON, one a line")
 	must(c.MarkFlagDirname("store"))
 	f.keys.Register(c, false)
+	f.door.register(c)
 	return c
 }
 
 // check looks at the command line and returns where to listen.
 func (f *decodeFlags) check(g given) (linkURL, error) {
+	places, how := []string{"store", "discard"}, []string{"--store DIR", "--discard", "--decoder URL"}
+	if g("decoder") && !g("store") {
+		places = []string{"decoder", "discard"}
+	}
 	err := errors.Join(
-		g.oneOf([]string{"store", "discard"}, []string{"--store DIR", "--discard"}),
+		g.oneOf(places, how),
+		f.door.check(g),
 		g.filled(map[string]string{"store": f.store, "listen": f.listen, "keys": f.keys.Dir}),
 		f.keys.Check())
 	if err == nil && f.discard {
@@ -116,7 +131,7 @@ const maxRingMiB = 4 << 10
 // hurry is what is said at the first interrupt.
 const hurry = "pdlink: stopping; once more leaves temporary files, which the next start removes"
 
-func (f *decodeFlags) run(ctx context.Context, std streams, u linkURL, g given) error {
+func (f *decodeFlags) run(ctx context.Context, std streams, u linkURL, g given) (err error) {
 	// A reader of the events that goes away must not end the receiver.
 	broken := make(chan os.Signal, 1)
 	signal.Notify(broken, syscall.SIGPIPE)
@@ -137,7 +152,18 @@ func (f *decodeFlags) run(ctx context.Context, std streams, u linkURL, g given) 
 	defer o.keys.Close() //nolint:errcheck // it cannot fail
 	d := &decoding{decodeFlags: f, std: std, journal: j, events: make(chan any, 16)}
 	o.peers = &d.peers
-	r, err := startReceiving(ctx, u.open(o), u, func() (bridge.Options, error) { return d.open(std) })
+	step, hide := std.progress("receive")
+	d.hide, d.printer = hide, newPrinter(d.say, step)
+	defer d.printer.close() //nolint:errcheck // the loop asks
+	link := u.open(o)
+	if f.door.url != nil {
+		if d.front, err = f.door.open(ctx, std, j, f.noSync, d.request); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, d.front.close()) }()
+		link = d.front.link(link)
+	}
+	r, err := startReceiving(ctx, link, u, func() (bridge.Options, error) { return d.open(std) })
 	if err != nil {
 		return err
 	}
@@ -146,7 +172,7 @@ func (f *decodeFlags) run(ctx context.Context, std streams, u linkURL, g given) 
 	}
 	d.start.Event, d.start.Listen = "listening", linkURL{u.scheme, r.listener.Addr()}.String()
 	d.start.Keys, d.start.Encrypt = o.keys.Dir.Path, o.keys.Encrypt
-	d.say(d.start)
+	d.tell(d.start)
 	return d.loop(ctx, r, uint64(len(ring.Memory())))
 }
 
@@ -156,24 +182,36 @@ type decoding struct {
 	std     streams
 	journal *journal
 	events  chan any // of the receiver: transferEvent, declinedEvent
+	printer *printer // of events, once the loop has seen them
 	start   listening
+	front   *door        // nil: there is none
 	live    atomic.Int64 // transfers that are open
 	peers   peerNames
-	step    func(done, total int64)
 	hide    func()
-	lost    bool // somebody was told that output is lost; of the loop
+	lost    bool // somebody was told that output is lost; of the printer
 }
 
 // open opens where transfers go and returns the receiver's options.
 func (d *decoding) open(std streams) (bridge.Options, error) {
-	d.step, d.hide = std.progress("receive")
 	o := bridge.Options{
 		Open: openDiscard, PartWait: d.partWait,
 		OnVerdict: func(v bridge.Verdict) { d.events <- d.transferEventOf(v) },
-		OnDecline: func(r transport.Request, reason string) { d.events <- declinedEventOf(r.ID, reason) },
-		OnBlock:   func(_ transport.ID, visible, total int) { d.step(int64(visible), int64(total)) },
+		OnDecline: func(r transport.Request, reason string) {
+			if !internal(r.Kind) { // a prefill host was told that there is no front door
+				d.events <- declinedEventOf(r.ID, reason)
+			}
+		},
+		OnBlock: func(_ transport.ID, visible, total int) { d.printer.advance(visible, total) },
 	}
-	if !d.discard {
+	if d.front != nil {
+		d.start.Front = d.front.listener.Addr().String()
+		o.Open = d.front.opener
+		o.OnBlock = func(id transport.ID, visible, total int) {
+			d.printer.advance(visible, total)
+			d.front.hosts.Block(id, visible, total)
+		}
+	}
+	if d.store != "" {
 		was, store, err := place{d.store, true}.open(std, d.noSync)
 		if err != nil {
 			return o, err
@@ -204,7 +242,14 @@ func (c counted) Close() error {
 	return c.Target.Close()
 }
 
-// loop prints events until the command is to end.
+// tell has an event printed, which nobody waits for.
+func (d *decoding) tell(event any) {
+	if !d.printer.say(event) {
+		d.journal.say("pdlink: warning: events are lost, since nobody reads them; receiving goes on\n")
+	}
+}
+
+// loop has events printed until the command is to end.
 func (d *decoding) loop(ctx context.Context, r *receiving, ring uint64) error {
 	var last bridge.State
 	stopped := make(chan error, 1)
@@ -213,22 +258,26 @@ func (d *decoding) loop(ctx context.Context, r *receiving, ring uint64) error {
 	for run := true; run; {
 		select {
 		case e := <-d.events:
-			d.say(e)
+			d.tell(e)
 			last, run = d.after(e)
 		case <-ctx.Done():
-			d.hide()
-			d.journal.say("%s\n", hurry)
+			d.journal.add(entry{write: func() { d.hide(); d.std.notef("%s\n", hurry) }})
 			run = false
 		case err := <-stopped:
 			why, run = fmt.Errorf("stopped listening: %w", err), false
 		}
 	}
 	done := make(chan error, 1)
-	go func() { done <- r.stop() }()
+	go func() {
+		if d.front != nil {
+			d.front.close() //nolint:errcheck // it is idempotent, and the command's end says it
+		}
+		done <- r.stop()
+	}()
 	for run := true; run; {
 		select {
 		case e := <-d.events:
-			d.say(e)
+			d.tell(e)
 		case err := <-done:
 			if !errors.Is(err, transport.ErrClosed) {
 				why = errors.Join(why, err)
@@ -237,9 +286,12 @@ func (d *decoding) loop(ctx context.Context, r *receiving, ring uint64) error {
 		}
 	}
 	for len(d.events) > 0 {
-		d.say(<-d.events)
+		d.tell(<-d.events)
 	}
-	d.say(ended{"ended", peakRSS(), ring})
+	d.tell(ended{"ended", peakRSS(), ring})
+	if err := d.printer.close(); err != nil {
+		d.std.out.fail(err)
+	}
 	switch {
 	case why != nil:
 		return failed(why)

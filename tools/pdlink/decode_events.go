@@ -17,6 +17,7 @@ type listening struct {
 	// With keys: their directory, and the value of --encrypt.
 	Keys    string `json:"keys"`
 	Encrypt string `json:"encrypt"`
+	Front   string `json:"front,omitempty"` // where the front door is
 }
 
 // verdictFields are a verdict's, under the same names in every output.
@@ -82,6 +83,12 @@ func (d *decoding) print(event any) {
 		if e.Store != "" {
 			where = fmt.Sprintf(" into %s (%s)", e.Store, state{created: e.New, blocks: e.Blocks}.what())
 		}
+		switch {
+		case e.Front != "" && e.Store == "":
+			where = " into the decoder's own store, front door at http://" + e.Front
+		case e.Front != "":
+			where += ", front door at http://" + e.Front
+		}
 		if e.Keys != "" {
 			where += fmt.Sprintf(", keys of %s, encrypt %s", e.Keys, e.Encrypt)
 		}
@@ -102,6 +109,10 @@ func (d *decoding) print(event any) {
 			bytesText(e.Bytes), e.Seconds, rate, over)
 	case declinedEvent:
 		std.printf("transfer %s: %s\n", e.Transfer, std.verdict(e.Verdict, false))
+	case texter:
+		e.text(std)
+	case lostEvent:
+		std.printf("%d events are lost, since nobody read them in time\n", e.Count)
 	case ended:
 		std.printf("ended: peak RSS %s, of which the ring %s\n", bytesText(e.PeakRSS), bytesText(e.Ring))
 	}

@@ -264,6 +264,9 @@ func revokeWhileItRuns(t *testing.T, want *expectation, by string) {
 	if c := want.check(t, store); v.State != bridge.Partial || v.Blocks != c.visible || v.Reason == "" || len(v.Peers) != 1 || v.Peers[0] != "spark" {
 		t.Errorf("%+v, %d blocks are visible", v, c.visible)
 	}
+	if by == "mac" && !strings.Contains(v.Reason, "the sender did not finish") || by == "mac" && !strings.Contains(v.Reason, "was taken out of the peers file of this host") {
+		t.Errorf("the verdict does not say why the sender is gone: %q", v.Reason)
+	}
 	// The sender always hears why, and the end that revoked says it.
 	if by == "mac" && !strings.Contains(p.err.String()+res.Reason, "revoked: this host's key was taken out of the peers file there") {
 		t.Errorf("the sender was not told: %v", p)

@@ -26,7 +26,7 @@ import (
 const (
 	receiverMode = "receiver" // a `pdlink decode` whose disk obeys its standard input
 	senderMode   = "sender"   // pdlink with a word about what it left behind
-	looperMode   = "looper"   // the same command line again and again, for each line of standard input
+	looperMode   = "looper"   // a `pdlink replay` again and again
 
 	breakWriteMode = "break write" // see TestBreakCalls
 	breakSyncMode  = "break sync"
@@ -113,11 +113,7 @@ func mainOf(mode string) {
 		}
 		os.Exit(status)
 	case looperMode:
-		lines := bufio.NewScanner(os.Stdin)
-		for lines.Scan() {
-			run(ctx, os.Args[1:], std) // its output says how it went
-		}
-		os.Exit(exitOK)
+		os.Exit(looperMain(ctx, std, os.Args[1:]))
 	case receiverMode:
 		os.Exit(receiverMain(ctx, std, os.Args[1]))
 	case breakWriteMode:
@@ -127,6 +123,24 @@ func mainOf(mode string) {
 	}
 	fmt.Fprintf(os.Stderr, "%s=%s: unknown\n", mainEnv, mode)
 	os.Exit(exitUsage)
+}
+
+// looperMain runs `pdlink replay` for each line of standard input. The command is made
+// once: package cobra keeps all flags that ever had completions.
+func looperMain(ctx context.Context, std streams, args []string) int {
+	c := newReplay(std)
+	c.SetContext(ctx)
+	if err := c.ParseFlags(args); err != nil {
+		std.complain(err)
+		return exitUsage
+	}
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		if err := c.RunE(c, c.Flags().Args()); err != nil && !quiet(err) {
+			std.complain(err)
+		}
+	}
+	return exitOK
 }
 
 // receiverSpec is a receiver's command line, as JSON.
@@ -176,8 +190,10 @@ func (f *decodeFlags) runOn(ctx context.Context, std streams, disk *disk) error 
 		return err
 	}
 	defer o.keys.Close()
+	j := newJournal(std)
+	defer j.close()
 	b := before()
-	d := &decoding{decodeFlags: f, std: std, events: make(chan any, 16)}
+	d := &decoding{decodeFlags: f, std: std, journal: j, events: make(chan any, 16)}
 	o.peers = &d.peers
 	r, err := startReceiving(ctx, u.open(o), u, func() (bridge.Options, error) {
 		o, err := d.open(std)

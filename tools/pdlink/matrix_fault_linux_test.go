@@ -28,15 +28,14 @@ type matrixFault struct {
 	now   func(*matrixRun)
 	bytes func(*matrixRun, *leg, []byte) (out []byte, alive bool)
 
-	ends   bool             // whatever now is about, the direction's bytes end with it
-	after  func(*matrixRun) // what the world does next
-	mends  func(*matrixRun) // what the world does before the transfer is run again
-	delay  time.Duration    // of every byte, all the time
-	gone   bool             // somebody does not come back: the transfer need not complete
-	sender bool             // the sender is gone, or starts anew
-	harm   func(*matrixRun) // replaces the store's place; nil: it is fine
-	long   bool             // once in a matrix only
-	why    []string         // one of which a verdict names when the transfer is not complete
+	ends  bool             // whatever now is about, the direction's bytes end with it
+	after func(*matrixRun) // what the world does next
+	mends func(*matrixRun) // what the world does before the transfer is run again
+	delay time.Duration    // of every byte, all the time
+	gone  bool             // somebody does not come back: the transfer need not complete
+	harm  func(*matrixRun) // replaces the store's place; nil: it is fine
+	long  bool             // once in a matrix only
+	why   []string         // one of which a verdict names when the transfer is not complete
 }
 
 // brokenDisk is what a verdict says of one.
@@ -71,9 +70,9 @@ func matrixFaults() []matrixFault {
 		}},
 		{name: "delay", delay: 200 * time.Millisecond, now: func(*matrixRun) {}},
 		{name: "loss", now: func(r *matrixRun) { r.relays[0].lose(r, 3+r.rng.IntN(12)) }},
-		{name: "kill sender", now: func(r *matrixRun) { r.senders[0].kill() }, gone: true, sender: true},
+		{name: "kill sender", now: func(r *matrixRun) { r.senders[0].kill() }, gone: true},
 		{name: "kill receiver", now: func(r *matrixRun) { r.receiver.kill() }, gone: true},
-		{name: "restart sender", now: func(r *matrixRun) { r.senders[0].kill() }, after: restartSender, sender: true},
+		{name: "restart sender", now: func(r *matrixRun) { r.senders[0].kill() }, after: restartSender},
 		{name: "restart receiver", now: func(r *matrixRun) { r.receiver.kill() }, after: restartReceiver},
 		{name: "stop and start receiver", now: func(r *matrixRun) { r.receiver.signal() },
 			after: func(r *matrixRun) { r.endReceiver(); restartReceiver(r) }},

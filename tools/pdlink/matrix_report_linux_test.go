@@ -12,6 +12,9 @@ import (
 	"time"
 )
 
+// matrixTell is how many failures are told of in full.
+const matrixTell = 20
+
 // tape is a test whose complaints are kept too.
 type tape struct {
 	*testing.T
@@ -89,10 +92,13 @@ func reportMatrix(t *testing.T, all []matrixResult, want int, took time.Duration
 		}
 		rows[r.Cell].add(r)
 		sum.add(r)
-		if r.Failed {
+		if r.Failed && sum.failed <= matrixTell {
 			t.Errorf("%s failed; again: %s='%s %d' go test -tags faults -count=1 -run '^TestMatrix$' ./tools/pdlink\n%s",
 				r.Cell, matrixOnlyEnv, r.Cell, r.Seed, r.Text)
 		}
+	}
+	if sum.failed > matrixTell {
+		t.Errorf("%d runs failed, those above among them", sum.failed)
 	}
 	if len(all) < want {
 		t.Errorf("%d of %d runs have a result", len(all), want)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"pdlink/bridge/prefill/calls"
 	"pdlink/transport"
 	"pdlink/transport/keys"
 )
@@ -39,6 +40,9 @@ func (p *peerNames) take(id transport.ID) []string {
 	return names
 }
 
+// internal reports a kind of transfer without a verdict: nobody asks for its peers.
+func internal(kind string) bool { return kind == calls.KindHost || kind == calls.KindCall }
+
 // namedConn is a connection of an authenticated peer whose transfers are noted.
 type namedConn struct {
 	transport.Conn
@@ -48,7 +52,7 @@ type namedConn struct {
 // Open implements transport.Conn.
 func (c namedConn) Open(ctx context.Context, r transport.Request) (transport.Outgoing, error) {
 	out, err := c.Conn.Open(ctx, r)
-	if err == nil {
+	if err == nil && !internal(r.Kind) {
 		c.link.peers.add(r.ID, c.Facts().Peer)
 	}
 	return out, err
@@ -77,7 +81,7 @@ type namedOffer struct {
 // Admit implements transport.Offer.
 func (o namedOffer) Admit(answer []byte) (transport.Incoming, error) {
 	in, err := o.Offer.Admit(answer)
-	if err == nil {
+	if err == nil && !internal(o.Request().Kind) {
 		o.conn.link.peers.add(o.Request().ID, o.conn.Facts().Peer)
 	}
 	return in, err

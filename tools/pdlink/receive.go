@@ -75,6 +75,9 @@ func openDiscard(kind string, meta []byte) (bridge.Opened, error) {
 
 func parsePlan(kind string, meta []byte) (omlx.Plan, error) {
 	var plan omlx.Plan
+	if internal(kind) {
+		return plan, errors.New("this `pdlink decode` has no front door: start it with --decoder URL")
+	}
 	if kind != kindOMLX {
 		return plan, fmt.Errorf("transfers of kind %q are not known here, only %q", kind, kindOMLX)
 	}

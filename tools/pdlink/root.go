@@ -14,12 +14,13 @@ store of a decoder, where they are an ordinary prefix hit.
 
   pdlink demo                     see the whole job run on what is built in
   pdlink decode --store DIR       receive blocks on the decoder's host
+  pdlink decode --decoder URL     the same, with a front door for clients
+  pdlink prefill --to URL         read prompts with this host's engine
   pdlink replay CASE --to URL     send the blocks of a recorded prefill
   pdlink store verify DIR         check what is in a store
   pdlink keys init                make two hosts trust each other
 
-This version has no hook for a prefill engine: a recorded prefill, a case, is
-its only input. Three small cases are built in ("bundled:kv-qwen3" …).
+Three recorded prefills, cases, are built in ("bundled:kv-qwen3" …).
 
 ` + statusText,
 		SilenceErrors: true,
@@ -28,6 +29,6 @@ its only input. Three small cases are built in ("bundled:kv-qwen3" …).
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newReplay(std), newDecode(std), newStore(std), newDemo(std), newKeys(std), newVersion(std))
+	root.AddCommand(newReplay(std), newDecode(std), newPrefill(std), newStore(std), newDemo(std), newKeys(std), newVersion(std))
 	return root
 }

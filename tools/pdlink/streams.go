@@ -27,21 +27,32 @@ func newStreams(out, err io.Writer) streams { return streams{out: &sink{w: out},
 // sink is a writer for several goroutines that remembers its first failure and
 // tries nothing more after it.
 type sink struct {
-	mu  sync.Mutex // guards the rest
-	w   io.Writer
+	w       io.Writer
+	writing sync.Mutex // held while w is written to, which may take for ever
+
+	mu  sync.Mutex // guards err
 	err error
 }
 
 // Write implements io.Writer. After a failure it fails in the same way.
 func (s *sink) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err != nil {
-		return 0, s.err
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	if err := s.failure(); err != nil {
+		return 0, err
 	}
 	n, err := s.w.Write(p)
-	s.err = err
+	s.fail(err)
 	return n, err
+}
+
+// fail notes why something could not be written; nil is no failure.
+func (s *sink) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.err = err
+	}
 }
 
 // failure is why something could not be written; nil if everything was.

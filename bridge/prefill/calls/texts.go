@@ -1,0 +1,154 @@
+package calls
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"unicode"
+)
+
+// Host is what a prefill host says of itself.
+type Host struct {
+	Version int      `json:"version"`
+	Name    string   `json:"name"`   // for people
+	Models  []string `json:"models"` // the decoder's ids of the models that it reads prompts for
+}
+
+// Encode returns h as it travels. The error is ErrCall for one that is not within
+// its limits.
+func (h Host) Encode() ([]byte, error) {
+	h.Version = Version
+	if err := h.check(); err != nil {
+		return nil, err
+	}
+	return encode(h, maxHost)
+}
+
+func (h *Host) check() error {
+	if len(h.Models) > MaxModels {
+		return fmt.Errorf("%w: a host with %d models, limit %d", ErrCall, len(h.Models), MaxModels)
+	}
+	for _, m := range h.Models {
+		if m == "" || len(m) > maxName {
+			return fmt.Errorf("%w: a host with a model whose id has %d bytes, limit %d", ErrCall, len(m), maxName)
+		}
+	}
+	return nil
+}
+
+// ParseHost reads what a host says of itself. Unknown fields are skipped. The error
+// is ErrCall.
+func ParseHost(b []byte) (Host, error) {
+	var h Host
+	if err := decode(b, maxHost, &h); err != nil {
+		return h, err
+	}
+	if h.Version != Version {
+		return h, fmt.Errorf("%w: a prefill host of version %d, this program knows %d: both ends need the same version of pdlink", ErrCall, h.Version, Version)
+	}
+	h.Name = clean(h.Name, maxName)
+	return h, h.check()
+}
+
+// The states of a result.
+const (
+	Complete = "complete" // every block is visible at the receiver
+	Partial  = "partial"  // a prefix is
+	Declined = "declined" // this host does not do that: another one may
+	Failed   = "failed"   // this host cannot be used now
+)
+
+// Result is how a call ended.
+type Result struct {
+	State   string `json:"state"`
+	Reason  string `json:"reason,omitempty"` // why it is not complete, for people
+	Blocks  int    `json:"blocks"`           // visible at the receiver, from the first on
+	Total   int    `json:"total"`            // blocks of the plan
+	Present int    `json:"present"`          // of Blocks, visible before
+	Bytes   uint64 `json:"bytes"`            // payload that the receiver took
+	Clear   bool   `json:"clear,omitempty"`  // some of it was not encrypted
+
+	// Times of the call in seconds: until the transfer was open, that the engine
+	// took, and in all.
+	OpenSeconds   float64 `json:"open_seconds"`
+	EngineSeconds float64 `json:"engine_seconds"`
+	Seconds       float64 `json:"seconds"`
+
+	Workers []Worker `json:"workers,omitempty"`
+}
+
+// Worker is what one worker of the engine says of its part.
+type Worker struct {
+	Rank    int     `json:"rank"`
+	Tokens  int     `json:"tokens"` // how far it got
+	Capture float64 `json:"capture_seconds"`
+	Project float64 `json:"project_seconds"`
+	Wait    float64 `json:"wait_seconds"`
+	Fault   string  `json:"fault,omitempty"`
+}
+
+// Encode returns r as it travels, without the workers where it would be too long.
+func (r Result) Encode() []byte {
+	r.Reason = clean(r.Reason, maxReason)
+	b, err := encode(r, maxResult)
+	if err != nil {
+		r.Workers = nil
+		b, err = encode(r, maxResult)
+	}
+	if err != nil { // no field can fail to marshal but a number that is none
+		return []byte(`{"state":"failed","reason":"the result cannot be encoded"}`)
+	}
+	return b
+}
+
+// ParseResult reads a result. Unknown fields are skipped. The error is ErrCall.
+func ParseResult(b []byte) (Result, error) {
+	var r Result
+	if err := decode(b, maxResult, &r); err != nil {
+		return r, err
+	}
+	known := r.State == Complete || r.State == Partial || r.State == Declined || r.State == Failed
+	if !known || r.Present < 0 || r.Blocks < r.Present || r.Total < r.Blocks || len(r.Workers) > maxWorkers ||
+		r.State == Complete && r.Blocks != r.Total {
+		return Result{}, fmt.Errorf("%w: a result that contradicts itself: %q, %d of %d blocks", ErrCall, clean(r.State, 40), r.Blocks, r.Total)
+	}
+	r.Reason = clean(r.Reason, maxReason)
+	for i := range r.Workers {
+		r.Workers[i].Fault = clean(r.Workers[i].Fault, maxReason)
+	}
+	return r, nil
+}
+
+func encode(v any, limit int) ([]byte, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCall, err)
+	}
+	if len(b) > limit {
+		return nil, fmt.Errorf("%w: %d bytes, limit %d", ErrCall, len(b), limit)
+	}
+	return b, nil
+}
+
+func decode(b []byte, limit int, v any) error {
+	if len(b) > limit {
+		return fmt.Errorf("%w: %d bytes, limit %d", ErrCall, len(b), limit)
+	}
+	if err := json.Unmarshal(b, v); err != nil {
+		return fmt.Errorf("%w: %w", ErrCall, err)
+	}
+	return nil
+}
+
+// clean makes the other end's text fit for people: one line, at most limit bytes.
+func clean(s string, limit int) string {
+	if len(s) > limit {
+		s = s[:limit]
+	}
+	return strings.Map(func(r rune) rune {
+		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
+}

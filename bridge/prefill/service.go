@@ -1,0 +1,297 @@
+package prefill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"pdlink/bridge"
+	"pdlink/bridge/prefill/calls"
+	"pdlink/transport"
+)
+
+// ServiceOptions of a Service. Server, Engine and Open are required; the zero value
+// of the rest works.
+type ServiceOptions struct {
+	// Server has the slots and the workers of the engine.
+	Server *Server
+
+	// Engine reads the prompts.
+	Engine Engine
+
+	// Open opens a transfer towards the decode host, as Keeper.Open does.
+	Open func(ctx context.Context, r transport.Request, shape bridge.Shape) (Carrier, int, error)
+
+	// Models names the engine's model for decoder's ones that have another id there.
+	// A decoder's model that is neither here nor served under its own id is
+	// declined: blocks of another model would be wrong without an error.
+	Models map[string]string
+
+	// Name is this host's, for people.
+	Name string
+
+	// OnReady is told whenever it changes whether calls can be taken, from one
+	// goroutine. Nil: nobody is told.
+	OnReady func(Readiness)
+
+	// OnResult is told how a call ended, from its goroutine, before its caller.
+	// Nil: nobody is told.
+	OnResult func(Ended)
+
+	// OnRefused is told when the decode host takes no announcement, with the reason.
+	// Nil: nobody is told.
+	OnRefused func(error)
+
+	probe, grace time.Duration // tests shorten them
+}
+
+// Readiness says whether calls can be taken.
+type Readiness struct {
+	Models []string // the decoder's ids of what can be read; empty: nothing can
+	Err    error    // why not: the engine's, as Engine.Models returned it; nil: it answers
+	Served []string // the engine's ids, where it answers
+
+	// Workers of the engine that are connected. Without any the engine was started
+	// without the connector, or with another socket.
+	Workers int
+}
+
+// Ended is a call that ended.
+type Ended struct {
+	Transfer transport.ID
+	Model    string
+	Tokens   int
+	calls.Result
+}
+
+// Service takes the calls that decode hosts make over their connections, and has
+// them done. It may be used concurrently.
+type Service struct {
+	o    ServiceOptions
+	ctx  context.Context // ends with Close
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	nudge chan struct{} // capacity 1: the engine is to be looked at now
+
+	mu      sync.Mutex // guards the fields below
+	ready   Readiness
+	changed chan struct{} // closed, and made anew, when ready changes
+	jobs    map[transport.ID]*job
+	serving int // calls
+	closed  bool
+}
+
+// NewService returns a service that has begun to look at its engine. The caller
+// closes it, before the server. Error: ErrJob.
+func NewService(o ServiceOptions) (*Service, error) {
+	if o.Server == nil || o.Engine == nil || o.Open == nil {
+		return nil, fmt.Errorf("%w: a service needs a server, an engine and a way to the decode host", ErrJob)
+	}
+	if o.OnReady == nil {
+		o.OnReady = func(Readiness) {}
+	}
+	if o.OnResult == nil {
+		o.OnResult = func(Ended) {}
+	}
+	if o.OnRefused == nil {
+		o.OnRefused = func(error) {}
+	}
+	if o.probe <= 0 {
+		o.probe = probeEvery
+	}
+	if o.grace <= 0 {
+		o.grace = callGrace
+	}
+	s := &Service{o: o, nudge: make(chan struct{}, 1), changed: make(chan struct{}), jobs: make(map[transport.ID]*job)}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.wg.Go(s.watch)
+	return s, nil
+}
+
+// Close ends the calls that run, down to the engine, and waits for them. It is
+// idempotent.
+func (s *Service) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.stop()
+	s.wg.Wait()
+	return nil
+}
+
+// goes starts a goroutine that Close waits for; false when it is too late.
+func (s *Service) goes(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.wg.Go(f)
+	}
+	return !s.closed
+}
+
+// Serve announces this host on a connection and takes its calls, until the
+// connection or the context ends, and returns why. It does not wait for them.
+func (s *Service) Serve(ctx context.Context, conn transport.Conn) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s.goes(func() { s.announce(ctx, conn) })
+	for {
+		offer, err := conn.Accept(ctx)
+		if err != nil {
+			return err
+		}
+		if !s.goes(func() { s.take(conn.Facts(), offer) }) {
+			offer.Refuse(transport.RefuseOther, "the prefill host is stopping") //nolint:errcheck // it fails when nobody is left to tell
+		}
+	}
+}
+
+// watch looks at the engine until Close.
+func (s *Service) watch() {
+	failures := 0
+	for first := true; ; first = false {
+		r := s.look()
+		if r.Err != nil {
+			failures++
+		} else {
+			failures = 0
+		}
+		if r.Err == nil || first || failures >= probeTries {
+			s.settle(r, first)
+		}
+		pause := s.o.probe
+		if len(r.Models) > 0 {
+			pause *= probeRarely
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-s.nudge:
+		case <-s.ctx.Done():
+			t.Stop()
+			return
+		}
+		t.Stop()
+	}
+}
+
+// look finds out what can be done now.
+func (s *Service) look() Readiness {
+	ctx, cancel := context.WithTimeout(s.ctx, probeWait)
+	defer cancel()
+	r := Readiness{Workers: s.o.Server.Workers()}
+	if r.Served, r.Err = s.o.Engine.Models(ctx); r.Err != nil || r.Workers == 0 {
+		return r
+	}
+	for _, id := range r.Served {
+		if s.o.Models[id] == "" {
+			r.Models = append(r.Models, id)
+		}
+	}
+	for id, engine := range s.o.Models {
+		if slices.Contains(r.Served, engine) {
+			r.Models = append(r.Models, id)
+		}
+	}
+	slices.Sort(r.Models)
+	r.Models = r.Models[:min(len(r.Models), calls.MaxModels)]
+	return r
+}
+
+// settle takes a new readiness and tells of it where it changed.
+func (s *Service) settle(r Readiness, first bool) {
+	s.mu.Lock()
+	same := slices.Equal(r.Models, s.ready.Models) && (r.Err == nil) == (s.ready.Err == nil) && (r.Workers == 0) == (s.ready.Workers == 0)
+	s.ready = r
+	if !same {
+		close(s.changed)
+		s.changed = make(chan struct{})
+	}
+	s.mu.Unlock()
+	if (!same || first) && s.ctx.Err() == nil {
+		s.o.OnReady(r)
+	}
+}
+
+// state is what can be done now, and a channel that is closed when that changes.
+func (s *Service) state() (Readiness, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ready, s.changed
+}
+
+// engineModel is the engine's id of a decoder's model; "" when there is none.
+func (s *Service) engineModel(id string) string {
+	if e := s.o.Models[id]; e != "" {
+		return e
+	}
+	if r, _ := s.state(); slices.Contains(r.Served, id) {
+		return id
+	}
+	return ""
+}
+
+// announce says on a connection that calls are taken, whenever that is so.
+func (s *Service) announce(ctx context.Context, conn transport.Conn) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	release := context.AfterFunc(s.ctx, cancel)
+	defer release()
+	for ctx.Err() == nil {
+		r, changed := s.state()
+		var again <-chan time.Time
+		if len(r.Models) > 0 {
+			err := s.announced(ctx, conn, r, changed)
+			if err == nil {
+				continue
+			}
+			if ctx.Err() == nil && !errors.Is(err, transport.ErrLost) && !errors.Is(err, transport.ErrClosed) {
+				s.o.OnRefused(err)
+			}
+			again = time.After(announceAgain)
+		}
+		select {
+		case <-changed:
+		case <-again:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// announced keeps an announcement until the readiness changes or the context ends.
+// Its error says why the decode host did not take it, or not for so long.
+func (s *Service) announced(ctx context.Context, conn transport.Conn, r Readiness, changed <-chan struct{}) error {
+	meta, err := calls.Host{Name: s.o.Name, Models: r.Models}.Encode()
+	if err != nil {
+		return err
+	}
+	out, err := conn.Open(ctx, transport.Request{ID: transport.NewID(), Kind: calls.KindHost, Replayable: true, Meta: meta})
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { // it returns when the transfer ends, at either end
+		_, err := out.Finish(context.WithoutCancel(ctx))
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if err == nil {
+			err = transport.ErrCancelled
+		}
+		return fmt.Errorf("the decode host takes no calls any more: %w", err)
+	case <-changed:
+	case <-ctx.Done():
+	}
+	out.Cancel("calls are not taken any more")
+	<-ended //nolint:errcheck // it says that
+	return nil
+}
+
+// names returns the decoder's ids of Models, for messages.
+func (s *Service) names() []string { return slices.Sorted(maps.Keys(s.o.Models)) }

@@ -1,0 +1,296 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pdlink/bridge"
+	"pdlink/bridge/front"
+	"pdlink/bridge/omlx"
+	"pdlink/transport"
+)
+
+// doorFlags are the flags of `pdlink decode` that are about its front door.
+type doorFlags struct {
+	decoder, addr        string
+	minTokens, minTail   int
+	decoderRate          float64
+	perEngine            int
+	queueWait, keepAlive time.Duration
+
+	url *url.URL // what check made of decoder; nil: there is no front door
+}
+
+// register adds the flags to a command.
+func (f *doorFlags) register(c *cobra.Command) {
+	fl := c.Flags()
+	fl.StringVar(&f.decoder, "decoder", "", "open a front door before the decoder whose API is at `URL`, which has the plug-in pdlink-omlx")
+	fl.StringVar(&f.addr, "front", "127.0.0.1:8012", "with --decoder: where clients connect, `HOST:PORT`")
+	fl.IntVar(&f.minTokens, "min-tokens", front.DefaultMinTokens, "with --decoder: prompts of fewer tokens are left to the decoder")
+	fl.IntVar(&f.minTail, "min-tail", front.DefaultMinTail, "with --decoder: so are those of which it lacks fewer tokens")
+	fl.Float64Var(&f.decoderRate, "decoder-rate", 0, "with --decoder: its own prefill in tokens a second; then a prompt is bridged only where that is sooner done")
+	fl.IntVar(&f.perEngine, "per-engine", front.DefaultPerEngine, "with --decoder: prompts that one prefill host reads at a time")
+	fl.DurationVar(&f.queueWait, "queue-wait", front.DefaultQueueWait, "with --decoder: how long a prompt waits for a prefill host")
+	fl.DurationVar(&f.keepAlive, "keep-alive", 0, "with --decoder: how often a streaming client hears a comment while its prompt is read; 0 is never")
+}
+
+// check looks at the flags.
+func (f *doorFlags) check(g given) (err error) {
+	if f.decoder == "" {
+		return errors.Join(g.filled(map[string]string{"decoder": f.decoder}), g.unused("is for --decoder",
+			"front", "min-tokens", "min-tail", "decoder-rate", "per-engine", "queue-wait", "keep-alive"))
+	}
+	if f.url, err = parseHTTP("decoder", f.decoder); err != nil {
+		return err
+	}
+	if _, port, err := net.SplitHostPort(f.addr); err != nil || port == "" {
+		return fmt.Errorf("--front %q: want host:port, for example 127.0.0.1:8012", f.addr)
+	}
+	if f.decoderRate < 0 || f.perEngine < 1 || f.queueWait <= 0 || f.keepAlive < 0 {
+		return errors.New("--decoder-rate, --per-engine, --queue-wait and --keep-alive: want numbers and times that are not negative")
+	}
+	return nil
+}
+
+// door is a front door that is open.
+type door struct {
+	front    *front.Front
+	plugin   *front.Plugin
+	hosts    *front.Hosts
+	server   *http.Server
+	listener net.Listener
+	served   chan error // how serving ended; capacity 1
+	ending   sync.Once
+	ended    error // of close
+
+	std    streams
+	noSync bool
+	mu     sync.Mutex // guards stores
+	stores map[string]*omlx.Store
+}
+
+// doorTimes bound what a client may take, beside its answer.
+const (
+	headerTime = 30 * time.Second
+	idleTime   = 2 * time.Minute
+	closeTime  = 2 * time.Second // for answers that run when the command ends
+
+	// maxStores bounds the stores of a decoder that is started again with others.
+	maxStores = 8
+
+	// probeTime bounds the look for the plug-in at the start.
+	probeTime = 3 * time.Second
+)
+
+// open opens the front door. told is told what became of requests and must not wait.
+func (f *doorFlags) open(ctx context.Context, std streams, j *journal, noSync bool, told func(front.Record)) (_ *door, err error) {
+	d := &door{std: std, noSync: noSync, served: make(chan error, 1), stores: make(map[string]*omlx.Store)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.close())
+		}
+	}()
+	if d.listener, err = new(net.ListenConfig).Listen(ctx, "tcp", f.addr); err != nil {
+		return nil, failed(fmt.Errorf("--front %s: %w", f.addr, err))
+	}
+	if d.plugin, err = front.NewPlugin(front.PluginOptions{Decoder: f.url}); err != nil {
+		return nil, err
+	}
+	d.front, err = front.New(front.Options{
+		Decoder: f.url, Planner: d.plugin, Cold: front.Cold{MinTokens: orAny(f.minTokens), MinTail: orAny(f.minTail), DecoderRate: f.decoderRate},
+		PerEngine: f.perEngine, QueueWait: f.queueWait, KeepAlive: f.keepAlive, OnRecord: told,
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.hosts = front.NewHosts(front.HostsOptions{Add: d.front.Add, OnHost: func(e front.HostEvent) { j.say("%s\n", hostText(e)) }})
+	d.server = &http.Server{Handler: d.pages(), ReadHeaderTimeout: headerTime, IdleTimeout: idleTime}
+	go func() { d.served <- d.server.Serve(d.listener) }()
+	probing, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
+	if err := d.plugin.Probe(probing); err != nil && ctx.Err() == nil {
+		std.warnf("--decoder %s: %v; requests are forwarded meanwhile, and what can be bridged will be", f.url, err)
+	}
+	return d, nil
+}
+
+// orAny makes 0 and less mean any number.
+func orAny(n int) int {
+	if n <= 0 {
+		return -1
+	}
+	return n
+}
+
+// hostText is what people read of a prefill host that came or went.
+func hostText(e front.HostEvent) string {
+	switch {
+	case e.Here:
+		return fmt.Sprintf("prefill host %s (%s) reads prompts for %s", e.Name, e.Remote, listText(e.Models))
+	case len(e.Models) == 0:
+		return fmt.Sprintf("prefill host %s (%s) was not understood: %v", e.Name, e.Remote, e.Err)
+	}
+	return fmt.Sprintf("prefill host %s (%s) takes no prompts any more: %v", e.Name, e.Remote, e.Err)
+}
+
+// pages is what the front's port serves: its own pages below /pdlink/, for who is on
+// this host, and all else as the decoder does. The plug-in's endpoints are not there.
+func (d *door) pages() http.Handler {
+	mux := http.NewServeMux()
+	own := d.front.Transfers()
+	mux.HandleFunc("/pdlink/", func(w http.ResponseWriter, r *http.Request) {
+		if a, err := netip.ParseAddrPort(r.RemoteAddr); err != nil || !a.Addr().Unmap().IsLoopback() {
+			http.Error(w, "pdlink's pages are for clients on the decode host", http.StatusForbidden)
+			return
+		}
+		own.ServeHTTP(w, r)
+	})
+	return doorHandler{mux, d.front}
+}
+
+// doorHandler tells own pages from requests, whose paths are not touched.
+type doorHandler struct{ own, rest http.Handler }
+
+// ServeHTTP implements http.Handler.
+func (h doorHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	const own = "/pdlink"
+	if p := r.URL.Path; len(p) >= len(own) && p[:len(own)] == own && (len(p) == len(own) || p[len(own)] == '/') {
+		h.own.ServeHTTP(w, r)
+		return
+	}
+	h.rest.ServeHTTP(w, r)
+}
+
+// close ends the calls that run, lets answers end for a moment, and closes the door.
+// It is idempotent.
+func (d *door) close() error {
+	d.ending.Do(func() { d.ended = d.shut() })
+	return d.ended
+}
+
+// shut is close, once.
+func (d *door) shut() error {
+	var errs []error
+	if d.front != nil {
+		errs = append(errs, d.front.Close())
+	}
+	if d.hosts != nil {
+		errs = append(errs, d.hosts.Close())
+	}
+	switch {
+	case d.server != nil:
+		ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+		defer cancel()
+		if d.server.Shutdown(ctx) != nil { // answers that take longer are cut
+			errs = append(errs, d.server.Close())
+		}
+		if err := <-d.served; !errors.Is(err, http.ErrServerClosed) {
+			errs = append(errs, err)
+		}
+	case d.listener != nil:
+		errs = append(errs, d.listener.Close())
+	}
+	if d.plugin != nil {
+		errs = append(errs, d.plugin.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// opener opens transfers into the store that the decoder's plug-in names.
+func (d *door) opener(kind string, meta []byte) (bridge.Opened, error) {
+	store, err := d.store()
+	if err != nil {
+		return bridge.Opened{}, err
+	}
+	return openStore(store)(kind, meta)
+}
+
+// store is the decoder's store now.
+func (d *door) store() (*omlx.Store, error) {
+	dir := d.plugin.Store()
+	if dir == "" {
+		return nil, errors.New("the decoder's store is not known before the first request through the front: send one, or give --store")
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if s := d.stores[dir]; s != nil {
+		return s, nil
+	}
+	_, s, err := place{dir, true}.open(d.std, d.noSync)
+	if err != nil {
+		return nil, err
+	}
+	if len(d.stores) >= maxStores {
+		clear(d.stores)
+	}
+	d.stores[dir] = s
+	return s, nil
+}
+
+// link is a link whose connections prefill hosts may announce themselves on.
+func (d *door) link(l transport.Link) transport.Link { return doorLink{l, d.hosts} }
+
+// doorLink is a link with a front door.
+type doorLink struct {
+	transport.Link
+	hosts *front.Hosts
+}
+
+// Listen implements transport.Link.
+func (l doorLink) Listen(ctx context.Context, addr string) (transport.Listener, error) {
+	ln, err := l.Link.Listen(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	return doorListener{ln, l.hosts}, nil
+}
+
+// doorListener is a listener with a front door.
+type doorListener struct {
+	transport.Listener
+	hosts *front.Hosts
+}
+
+// Accept implements transport.Listener.
+func (l doorListener) Accept(ctx context.Context) (transport.Conn, error) {
+	c, err := l.Listener.Accept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return l.hosts.Attend(c), nil
+}
+
+// request tells what became of a request. It does not wait: the list of them has it
+// too.
+func (d *decoding) request(r front.Record) {
+	select {
+	case d.events <- requestEvent{"request", r.String(), r}:
+	default:
+	}
+}
+
+// requestEvent is the event of a request that the front looked at.
+type requestEvent struct {
+	Event   string `json:"event"`
+	Verdict string `json:"verdict"`
+	front.Record
+}
+
+func (e requestEvent) text(std streams) {
+	cached := "not told"
+	if e.Cached != nil {
+		cached = fmt.Sprint(*e.Cached)
+	}
+	good := e.Outcome != front.Declined && e.Check != front.CheckLess
+	std.printf("request %s: %s, cached tokens %s (%s), %.3f s, of it %.3f s for the bridge\n",
+		e.Path, std.verdict(e.String(), good), painted(cached), string(e.Check), e.Seconds, e.PlanSeconds+e.BridgeSeconds)
+}

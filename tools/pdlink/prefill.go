@@ -1,0 +1,348 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pdlink/bridge/prefill"
+	"pdlink/kernels"
+	"pdlink/tools/linkkeys"
+	"pdlink/transport"
+	"pdlink/transport/failover"
+	"pdlink/transport/session"
+)
+
+// prefillFlags are the flags of `pdlink prefill`.
+type prefillFlags struct {
+	to, engine, socket, name string
+	slots                    int
+	models                   []string
+	uids                     []uint
+	memFloor                 int
+	leaseWait, retry         time.Duration
+	weights, config          string
+	numerics                 string
+	asJSON                   bool
+	keys                     linkkeys.Flags
+
+	// What check made of them.
+	url       linkURL
+	engineURL *url.URL
+	mapped    map[string]string
+}
+
+// engineKeyEnv has the engine's API key: on a command line everybody could read it.
+// vLLM reads the same.
+const engineKeyEnv = "VLLM_API_KEY"
+
+const prefillLong = `prefill runs on a host that prefills, beside its engine. It keeps a connection to
+"pdlink decode", takes the prompts that come over it, has the engine read them, and
+sends the blocks that the engine's workers put into shared memory. The engine need
+not be reachable for others than this host.
+
+It can be started before or after the engine and the decoder. It says what it waits
+for, and takes prompts when the engine answers at --engine and a worker of it has
+connected to --socket. vLLM needs the connector of pdlink-vllm for that, with the
+same socket:
+
+  vllm serve MODEL --kv-transfer-config '{"kv_connector": "PDLinkConnector",
+    "kv_connector_module_path": "pdlink_vllm.connector", "kv_role": "kv_producer",
+    "kv_connector_extra_config": {"socket": "/run/pdlink/engine.sock"}}'
+
+A prompt is read only by the model that is meant: the engine's of the same id, or
+the one that --model names. Blocks of another one would be wrong without an error.
+
+The connection is made again as often as it is lost. A prompt that is being read then
+waits for it for --retry. If the engine needs an API key it is read from
+$` + engineKeyEnv + `.
+
+One line is printed for each prompt, and one when it changes what is waited for.
+
+Exit status: 0 it ran and was interrupted; 1 it cannot go on (the decode host does not
+accept this host's key, for example); 2 the command line cannot be used.`
+
+func newPrefill(std streams) *cobra.Command {
+	var f prefillFlags
+	c := &cobra.Command{
+		Use:   "prefill --to URL",
+		Short: "read prompts for a decoder with this host's engine",
+		Long:  prefillLong,
+		Example: `  pdlink prefill --to tcp://10.0.0.5:7411 --model Qwen3-32B-8bit=Qwen/Qwen3-32B
+  pdlink prefill --to tcp://10.0.0.5:7411 --engine http://127.0.0.1:8000 --socket /run/pdlink/engine.sock`,
+		Args: wants(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := f.check(flagsOf(c)); err != nil {
+				return err
+			}
+			return f.run(c.Context(), std, flagsOf(c))
+		},
+	}
+	fl := c.Flags()
+	fl.StringVar(&f.to, "to", "", "where `pdlink decode` listens, `URL` (tcp://host:port, unix://path)")
+	fl.StringVar(&f.engine, "engine", "http://127.0.0.1:8000", "the engine's own API, `URL`")
+	fl.StringVar(&f.socket, "socket", "/run/pdlink/engine.sock", "where the engine's workers connect, `PATH`; the directory must be there")
+	fl.StringVar(&f.name, "name", linkkeys.HostName(), "what this host is called in records")
+	fl.IntVar(&f.slots, "slots", 0, fmt.Sprintf("slots of shared memory, each of %d KiB; 0 is 192", transport.DefaultSlot>>10))
+	fl.StringArrayVar(&f.models, "model", nil, "`DECODER=ENGINE`: the decoder's model of that id is the engine's of that one; may be repeated")
+	fl.UintSliceVar(&f.uids, "uid", nil, "user `ID` whose workers are accepted beside this one's; may be repeated")
+	fl.IntVar(&f.memFloor, "mem-floor", 0, "free memory in `MiB` below which prompts are cut short; 0 is 2048, negative is none")
+	fl.DurationVar(&f.leaseWait, "lease-wait", 0, "the longest that a worker waits for a slot; 0 is 250ms, negative is not at all")
+	fl.DurationVar(&f.retry, "retry", failover.DefaultWindow, "how long a prompt waits for a lost connection without progress")
+	fl.StringVar(&f.weights, "weights", "", "for DeepSeek-V4: the decoder's projection weights, `FILE` (from `pdlink-vllm weights export`)")
+	fl.StringVar(&f.config, "config", "", "with --weights: the model's config.json, `FILE`")
+	fl.StringVar(&f.numerics, "numerics", kernels.MLXMetal.String(), "with --weights: the decoder's roundings, mlx-metal, mlx-cpu or ideal")
+	fl.BoolVar(&f.asJSON, "json", false, "print events as JSON, one a line")
+	must(c.MarkFlagFilename("weights", "safetensors"))
+	must(c.MarkFlagFilename("config", "json"))
+	f.keys.Register(c, true)
+	return c
+}
+
+// check looks at the command line.
+func (f *prefillFlags) check(g given) error {
+	err := errors.Join(
+		missing(f.to, g),
+		g.filled(map[string]string{
+			"to": f.to, "engine": f.engine, "socket": f.socket, "keys": f.keys.Dir, "peer": f.keys.Peer, "weights": f.weights, "config": f.config,
+		}),
+		f.keys.Check())
+	if err == nil && f.weights == "" {
+		err = g.unused("is for --weights", "config", "numerics")
+	}
+	if err != nil {
+		return err
+	}
+	switch {
+	case f.weights != "" && f.config == "":
+		return errors.New("--weights needs --config FILE, the model's config.json: it has the model's shape")
+	case f.retry <= 0:
+		return fmt.Errorf("--retry %v: want a time", f.retry)
+	case f.slots < 0:
+		return fmt.Errorf("--slots %d: want a number, or 0", f.slots)
+	}
+	if f.engineURL, err = parseHTTP("engine", f.engine); err != nil {
+		return err
+	}
+	if f.mapped, err = parseModels(f.models); err != nil {
+		return err
+	}
+	if f.url, err = parseLink(f.to); err != nil {
+		return err
+	}
+	return f.url.target("to")
+}
+
+// parseHTTP reads the URL of an HTTP server.
+func parseHTTP(flag, text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, fmt.Errorf("--%s %q: want http://host:port, for example http://127.0.0.1:8000", flag, text)
+	}
+	u.Path = strings.TrimSuffix(strings.TrimSuffix(u.Path, "/"), "/v1")
+	return u, nil
+}
+
+// parseModels reads --model.
+func parseModels(list []string) (map[string]string, error) {
+	models := make(map[string]string, len(list))
+	for _, x := range list {
+		decoder, engine, ok := strings.Cut(x, "=")
+		if !ok || decoder == "" || engine == "" {
+			return nil, fmt.Errorf("--model %q: want DECODER=ENGINE, the two ids of one model", x)
+		}
+		if models[decoder] != "" {
+			return nil, fmt.Errorf("--model %q: %q is there twice", x, decoder)
+		}
+		models[decoder] = engine
+	}
+	return models, nil
+}
+
+// run serves until the command is interrupted.
+func (f *prefillFlags) run(ctx context.Context, std streams, g given) (err error) {
+	broken := make(chan os.Signal, 1)
+	signal.Notify(broken, syscall.SIGPIPE) // a reader of the events that goes away must not end it
+	defer signal.Stop(broken)
+	j := newJournal(std)
+	defer j.close()
+	s := &sidecar{prefillFlags: f, std: std, journal: j}
+	o := linkOptions{peers: &s.peers}
+	o.keys, err = f.keys.Choose(ctx, f.url.addr, g, func(err error) { j.warn("peers are not as they should be", err) })
+	if err != nil {
+		return keysError(err)
+	}
+	defer o.keys.Close() //nolint:errcheck // it cannot fail
+	for _, w := range o.keys.Warnings(false) {
+		std.warnf("%s", w)
+	}
+	server, err := f.listen(ctx, j)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.Close()) }()
+	arriving, err := transport.NewRing(0, 0) // for ids of very long prompts; its memory is taken when it is used
+	if err != nil {
+		return failed(err)
+	}
+	defer func() { err = errors.Join(err, arriving.Close()) }()
+	o.session = session.Options{Name: f.name, SendRing: server.Ring(), RecvRing: arriving}
+	s.say(s.started(o))
+	return s.serve(ctx, server, o)
+}
+
+// listen makes the ring and the socket.
+func (f *prefillFlags) listen(ctx context.Context, j *journal) (*prefill.Server, error) {
+	o := prefill.Options{
+		Socket: f.socket, Slots: f.slots, LeaseWait: f.leaseWait, MemFloor: int64(f.memFloor) << 20,
+		OnFault: func(err error) { j.warn("worker", err) },
+	}
+	for _, id := range f.uids {
+		o.UIDs = append(o.UIDs, uint32(id))
+	}
+	var err error
+	if o.Projection, err = f.projection(); err != nil {
+		return nil, unusable(err)
+	}
+	s, err := prefill.Listen(ctx, o)
+	switch {
+	case err == nil:
+		return s, nil
+	case ctx.Err() != nil:
+		return nil, errStopped
+	case errors.Is(err, fs.ErrNotExist):
+		err = fmt.Errorf("--socket %s: %w: make the directory %s, which this user and the engine's must be able to enter", f.socket, err, filepath.Dir(f.socket))
+	case errors.Is(err, fs.ErrPermission):
+		err = fmt.Errorf("--socket %s: %w: choose a directory that is this user's", f.socket, err)
+	case errors.Is(err, prefill.ErrUnavailable):
+		err = fmt.Errorf("%w: prefill hosts run Linux", err)
+	case errors.Is(err, prefill.ErrRing):
+		err = fmt.Errorf("--slots %d: %w", f.slots, err)
+	default:
+		return nil, failed(err)
+	}
+	return nil, unusable(err)
+}
+
+// maxConfig bounds a model's config.json.
+const maxConfig = 4 << 20
+
+// projection opens what the kernels need; nil without --weights. It stays open as long
+// as the process.
+func (f *prefillFlags) projection() (*prefill.Projection, error) {
+	if f.weights == "" {
+		return nil, nil
+	}
+	info, err := os.Stat(f.config)
+	if err == nil && info.Size() > maxConfig {
+		err = fmt.Errorf("%d bytes are no config.json", info.Size())
+	}
+	var text []byte
+	if err == nil {
+		text, err = os.ReadFile(f.config)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--config: %w", err)
+	}
+	p := &prefill.Projection{}
+	if p.Geometry, err = kernels.ParseGeometry(text); err != nil {
+		return nil, fmt.Errorf("--config %s: %w", f.config, err)
+	}
+	if p.Numerics, err = kernels.ParseNumerics(f.numerics); err != nil {
+		return nil, fmt.Errorf("--numerics: %w", err)
+	}
+	if p.Weights, err = kernels.OpenWeights(f.weights, p.Geometry); err != nil {
+		return nil, fmt.Errorf("--weights %s: %w", f.weights, err)
+	}
+	return p, nil
+}
+
+// sidecar is a `pdlink prefill` that runs.
+type sidecar struct {
+	*prefillFlags
+	std     streams
+	journal *journal
+	peers   peerNames
+	told    sync.Once // that events are lost
+}
+
+// serve keeps the connection and takes calls.
+func (s *sidecar) serve(ctx context.Context, server *prefill.Server, o linkOptions) error {
+	d, err := failover.New(failover.Options{
+		Routes: []failover.Route{{Name: s.url.scheme, Link: s.url.open(o), Addr: s.url.addr}}, Window: s.retry,
+		Permanent: linkkeys.Refused, OnEvent: s.linkEvent,
+	})
+	if err != nil {
+		return failed(err)
+	}
+	keeper := prefill.NewKeeper(patient{d}, s.retry)
+	engine := prefill.NewVLLM(s.engineURL, os.Getenv(engineKeyEnv))
+	defer engine.Close() //nolint:errcheck // it cannot fail
+	service, err := prefill.NewService(prefill.ServiceOptions{
+		Server: server, Engine: engine, Open: keeper.Open, Models: s.mapped, Name: s.name,
+		OnReady: s.readyEvent, OnResult: s.callEvent,
+		OnRefused: func(err error) { s.journal.warn("the decode host takes no announcement", err) },
+	})
+	if err != nil {
+		return failed(err)
+	}
+	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- keeper.Run(keeping, service.Serve) }()
+	select {
+	case <-ctx.Done():
+		s.journal.say("pdlink: stopping; prompts that are being read end with what has arrived\n")
+		err = service.Close() // while there is a connection to say so
+		stop()
+		<-done //nolint:errcheck // it was told to end
+	case why := <-done:
+		err = errors.Join(dialError(ctx, why), service.Close())
+	}
+	s.say(sidecarEnded{"ended", peakRSS(), uint64(len(server.Ring().Memory()))})
+	if err != nil {
+		return failed(err)
+	}
+	return nil
+}
+
+// patient is a dialler that does not give up.
+type patient struct{ *failover.Dialer }
+
+// Dial implements bridge.Dialer.
+func (p patient) Dial(ctx context.Context) (transport.Conn, error) {
+	for {
+		c, err := p.Dialer.Dial(ctx)
+		if !errors.Is(err, failover.ErrGaveUp) {
+			return c, err
+		}
+		p.Progress() // the window begins anew
+	}
+}
+
+// servedList is a list of ids for people.
+func servedList(ids []string) string {
+	ids = slices.Clone(ids)
+	slices.Sort(ids)
+	return listText(ids)
+}
+
+// missing reports that --to is not there.
+func missing(to string, g given) error {
+	if to == "" && !g("to") {
+		return errors.New("--to URL is missing: name the address at which `pdlink decode` listens")
+	}
+	return nil
+}

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+
+	"pdlink/bridge/prefill"
+	"pdlink/bridge/prefill/calls"
+	"pdlink/transport/failover"
+)
+
+// sidecarStarted is the event that prefill prints first.
+type sidecarStarted struct {
+	Event   string `json:"event"`
+	To      string `json:"to"`
+	Engine  string `json:"engine"`
+	Socket  string `json:"socket"`
+	Name    string `json:"name"`
+	Keys    string `json:"keys"` // with keys: their directory
+	Encrypt string `json:"encrypt"`
+}
+
+func (s *sidecar) started(o linkOptions) sidecarStarted {
+	return sidecarStarted{"started", s.url.String(), s.engineURL.String(), s.socket, s.name, o.keys.Dir.Path, o.keys.Encrypt}
+}
+
+func (e sidecarStarted) text(std streams) {
+	keys := ""
+	if e.Keys != "" {
+		keys = fmt.Sprintf(", keys of %s, encrypt %s", e.Keys, e.Encrypt)
+	}
+	std.printf("prefill host %s for %s, engine %s, workers at %s%s\n", e.Name, e.To, e.Engine, e.Socket, keys)
+}
+
+// sidecarReady is the event of a change of what is waited for.
+type sidecarReady struct {
+	Event   string   `json:"event"` // ready, waiting
+	Models  []string `json:"models"`
+	Workers int      `json:"workers"`
+	Served  []string `json:"served"`           // the engine's ids
+	Reason  string   `json:"reason,omitempty"` // what is waited for, and what to do
+}
+
+// readyEvent tells whether prompts can be read, and what to do where not.
+func (s *sidecar) readyEvent(r prefill.Readiness) {
+	e := sidecarReady{"ready", r.Models, r.Workers, r.Served, ""}
+	if e.Reason = s.lacks(r); e.Reason != "" {
+		e.Event = "waiting"
+	}
+	s.say(e)
+}
+
+// lacks says what is waited for, and what to do about it; "" when prompts can be read.
+func (s *sidecar) lacks(r prefill.Readiness) string {
+	switch {
+	case r.Err != nil:
+		return fmt.Sprintf("the engine does not answer at %s (%v): start it, or name its address with --engine", s.engineURL, r.Err)
+	case r.Workers == 0:
+		return fmt.Sprintf("the engine answers, but none of its workers is connected to %s: start it with the connector "+
+			"(--kv-transfer-config, see `pdlink prefill --help`) and with this socket, as this user or one of --uid", s.socket)
+	case len(r.Models) == 0:
+		return fmt.Sprintf("the engine serves %s, and no --model names one of these", servedList(r.Served))
+	}
+	for decoder, engine := range s.mapped {
+		if !slices.Contains(r.Served, engine) {
+			s.journal.say("pdlink: warning: --model %s=%s: the engine serves %s\n", decoder, engine, servedList(r.Served))
+		}
+	}
+	return ""
+}
+
+func (e sidecarReady) text(std streams) {
+	if e.Reason != "" {
+		std.printf("waiting: %s\n", e.Reason)
+		return
+	}
+	std.printf("ready: reads prompts for %s, %s connected\n", servedList(e.Models), count(e.Workers, "worker"))
+}
+
+// sidecarLink is the event of a connection that came or was lost.
+type sidecarLink struct {
+	Event string `json:"event"` // connected, lost
+	To    string `json:"to"`
+	Again bool   `json:"again"`
+	Why   string `json:"why,omitempty"`
+}
+
+func (e sidecarLink) text(std streams) {
+	switch {
+	case e.Event == string(failover.Lost):
+		std.printf("lost the connection to %s: %s\n", e.To, e.Why)
+	case e.Again:
+		std.printf("connected to %s again\n", e.To)
+	default:
+		std.printf("connected to %s\n", e.To)
+	}
+}
+
+// linkEvent tells of connections, and of dials that fail: the first ones, then
+// fewer and fewer.
+func (s *sidecar) linkEvent(e failover.Event) {
+	switch e.Kind {
+	case failover.Connected:
+		s.say(sidecarLink{string(e.Kind), s.url.String(), e.Again, ""})
+	case failover.Lost:
+		s.say(sidecarLink{string(e.Kind), s.url.String(), false, e.Err.Error()})
+	case failover.Failed:
+		if bits.OnesCount(uint(e.Tries)) == 1 {
+			s.journal.warn("cannot connect, trying on", fmt.Errorf("%w (%s)", e.Err, times(e.Tries)))
+		}
+	}
+}
+
+// sidecarCall is the event of a prompt that was read.
+type sidecarCall struct {
+	Event    string   `json:"event"`
+	Transfer string   `json:"transfer"`
+	Model    string   `json:"model"`
+	Tokens   int      `json:"tokens"`
+	Peers    []string `json:"peers,omitempty"`
+	calls.Result
+}
+
+func (s *sidecar) callEvent(e prefill.Ended) {
+	s.say(sidecarCall{"call", e.Transfer.String(), e.Model, e.Tokens, s.peers.take(e.Transfer), e.Result})
+}
+
+func (e sidecarCall) text(std streams) {
+	verdict := e.State
+	if e.State == calls.Partial {
+		verdict += fmt.Sprintf(" %d/%d", e.Blocks, e.Total)
+	}
+	if e.Reason != "" {
+		verdict += ": " + e.Reason
+	}
+	std.printf("prompt %s: %s, %d tokens of %s, %d of %d blocks visible (%d before), %s in %.3f s (engine %.3f s)\n",
+		e.Transfer, std.verdict(verdict, e.State == calls.Complete), e.Tokens, e.Model, e.Blocks, e.Total, e.Present,
+		bytesText(e.Bytes), e.Seconds, e.EngineSeconds)
+}
+
+// sidecarEnded is the event that prefill prints last.
+type sidecarEnded struct {
+	Event   string `json:"event"`
+	PeakRSS uint64 `json:"peak_rss_bytes"`
+	Ring    uint64 `json:"ring_bytes"`
+}
+
+func (e sidecarEnded) text(std streams) {
+	std.printf("ended: peak RSS %s, of which the ring at most %s\n", bytesText(e.PeakRSS), bytesText(e.Ring))
+}
+
+// texter is an event that says how people read it.
+type texter interface{ text(std streams) }
+
+// say prints an event. Where it cannot be printed prompts are read on, and that is
+// said once.
+func (s *sidecar) say(e texter) {
+	if s.asJSON {
+		s.std.json(e) //nolint:errcheck // see below
+	} else {
+		e.text(s.std)
+	}
+	if err := s.std.out.failure(); err != nil {
+		s.told.Do(func() { s.std.warnf("events are lost from here on, prompts are read on: %v", err) })
+	}
+}
