@@ -290,7 +290,7 @@ func (l *Link) start(a *arrival) (transport.Conn, error) {
 		if err := d.protect(a.guard); err != nil {
 			return nil, err
 		}
-		f.Sealed = a.guard.sealed()
+		f.Proven, f.Sealed = true, a.guard.sealed()
 		f.ZeroCopy = !f.Sealed
 	}
 	d.done = a.done

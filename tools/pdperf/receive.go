@@ -15,9 +15,8 @@ import (
 // receivingEnd takes one transfer at a time: two would spoil each other's
 // figures.
 type receivingEnd struct {
-	o     receiveOptions
-	keyed bool          // connections' peers have proven their names
-	busy  chan struct{} // capacity 1: held by the transfer that is measured
+	o    receiveOptions
+	busy chan struct{} // capacity 1: held by the transfer that is measured
 }
 
 func newReceivingEnd(o receiveOptions) *receivingEnd {
@@ -40,8 +39,8 @@ type served struct {
 // transfers ends as it should.
 func (e *receivingEnd) serve(ctx context.Context, conn transport.Conn, tell func(served)) {
 	f := conn.Facts()
-	if !e.keyed {
-		f.Peer = ""
+	if !f.Proven {
+		f.Peer = "" // what it calls itself
 	}
 	for {
 		offer, err := conn.Accept(ctx)

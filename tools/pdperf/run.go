@@ -88,7 +88,7 @@ func (f *runFlags) run(ctx context.Context, io streams, given func(string) bool)
 	if err != nil {
 		return nil, dialError(f.to, o.keys.Explain(err))
 	}
-	return measureAndClose(ctx, conn, &sendingEnd{o: f.sendOptions, conn: conn, source: src, processes: 2, keyed: o.keys.Store != nil})
+	return measureAndClose(ctx, conn, &sendingEnd{o: f.sendOptions, conn: conn, source: src, processes: 2})
 }
 
 // dialError is the error of a connection that was not made: an address that

@@ -32,8 +32,7 @@ type sendingEnd struct {
 	o         sendOptions
 	conn      transport.Conn
 	source    *source
-	processes int  // that the two ends are in
-	keyed     bool // the connection's peer has proven its name
+	processes int // that the two ends are in
 }
 
 // measure warms up and then measures.
@@ -65,7 +64,7 @@ func (e *sendingEnd) measure(ctx context.Context) (*result, error) {
 		BlockBytes: int64(e.o.block), FrameBytes: int64(e.o.frame), InFlight: e.o.inFlight, Lanes: f.Lanes,
 		Sum: f.Sum, Presummed: e.o.presummed, Sealed: f.Sealed, ZeroCopy: f.ZeroCopy, Warmup: e.o.warmup.Seconds(),
 	}
-	if e.keyed {
+	if f.Proven {
 		r.Peer = f.Peer
 	}
 	r.settle(s, peer)

@@ -118,7 +118,6 @@ func (f *serveFlags) run(ctx context.Context, io streams, given func(string) boo
 	}
 	f.say(io, serving{listening{"listening", schemeOf(f.listen) + "://" + ln.Addr()}, o.keys.Dir.Path, o.keys.Encrypt})
 	end := newReceivingEnd(f.receiveOptions)
-	end.keyed = o.keys.Store != nil
 	err = f.loop(ctx, io, ln, end)
 	return errors.Join(err, ln.Close())
 }
