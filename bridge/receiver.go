@@ -37,7 +37,8 @@ type Options struct {
 	OnDecline func(r transport.Request, reason string)
 
 	// OnBlock is called after a block became visible, in chain order within a
-	// transfer, with the number of visible blocks and of blocks in the plan.
+	// transfer, with the number of visible blocks and of blocks in the plan. The
+	// blocks behind wait for it: it must not block.
 	OnBlock func(id transport.ID, visible, total int)
 }
 

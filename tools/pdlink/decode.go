@@ -39,7 +39,8 @@ interrupt ends it at once: temporary files then stay until the next start.
 
 One line is printed for each transfer: its verdict. "complete" says that every
 block is visible, "partial B/T: why" that the first B of T are. "declined: why"
-is a transfer that was refused.
+is a transfer that was refused. Nothing waits for whoever reads these lines: some
+are kept, and those beyond that are dropped and counted in a line of their own.
 
 --part-wait is how long an incomplete transfer waits for senders that are
 missing after the last frame of the others: the parts of a transfer must overlap
