@@ -163,7 +163,7 @@ func TestPrefillAndFrontDoor(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(p.store, "0")); err != nil {
 		t.Errorf("the transfer did not go to the store that the plug-in names: %v", err)
 	}
-	pages(t, door.Front)
+	getPages(t, door.Front)
 	prefill.signal()
 	if status := prefill.wait(); status != exitOK || len(prefill.out.events("ended")) != 1 {
 		t.Errorf("status %d: %v", status, prefill)
@@ -186,8 +186,8 @@ func TestPrefillAndFrontDoor(t *testing.T) {
 	}
 }
 
-// pages looks at what the front serves itself.
-func pages(t *testing.T, addr string) {
+// getPages looks at what the front serves itself.
+func getPages(t *testing.T, addr string) {
 	t.Helper()
 	for path, want := range map[string]string{
 		"/pdlink/transfers": `"outcome":"declined"`, "/pdlink/metrics": `pdlink_requests_total{outcome="declined"} 1`,
