@@ -195,6 +195,9 @@ func (f *decodeFlags) runOn(ctx context.Context, std streams, disk *disk) error 
 	b := before()
 	d := &decoding{decodeFlags: f, std: std, journal: j, events: make(chan any, 16)}
 	o.peers = &d.peers
+	step, hide := std.progress("receive")
+	d.hide, d.printer = hide, newPrinter(d.say, step)
+	defer d.printer.close()
 	r, err := startReceiving(ctx, u.open(o), u, func() (bridge.Options, error) {
 		o, err := d.open(std)
 		open := o.Open
@@ -211,7 +214,7 @@ func (f *decodeFlags) runOn(ctx context.Context, std streams, disk *disk) error 
 		return err
 	}
 	d.start.Event, d.start.Listen = "listening", linkURL{u.scheme, r.listener.Addr()}.String()
-	d.say(d.start)
+	d.tell(d.start)
 	err = d.loop(ctx, r, uint64(len(ring.Memory())))
 	b.Before-- // the goroutine that waited for the signal
 	left := b.after()
