@@ -23,11 +23,12 @@
 // [Outgoing.Lease] hands out a slot, the caller fills it, [Outgoing.Send] takes
 // it back. Each lease ends exactly once, by Send or by [Lease.Release]. The slot
 // becomes free when every block that the frame touches is acknowledged durable
-// (until then the link sends again from it what was damaged on the way), or, for a transfer whose source can be read again ([Request.Replayable]), as
-// soon as the link no longer needs the bytes. When a connection ends, kept frames
-// are lost with it, or go to the request's [Salvage], from where the same transfer
-// takes them along to another connection. On the other side
-// [Incoming.Recv] lends a [Delivery] until [Delivery.Release].
+// (until then the link sends again from it what was damaged on the way), or, for a
+// transfer whose source can be read again ([Request.Replayable]), as soon as the
+// link no longer needs the bytes. When a connection ends, kept frames are lost with
+// it, or go to the request's [Salvage], from where the same transfer takes them
+// along to another connection. On the other side [Incoming.Recv] lends a [Delivery]
+// until [Delivery.Release].
 //
 // # Order
 //

@@ -17,6 +17,7 @@ type Lease struct {
 	limit   int
 	lo, hi  int    // the pieces that Send puts on the wire, where narrow
 	narrow  bool   // Narrow was called
+	head    []byte // of a part, whose slot has other parts; nil: the slot's
 	sums    string // the algorithm of the sums that were given
 	framed  string // the algorithm of the sums that all pieces have; "": some have none yet
 	ended   atomic.Bool
@@ -39,7 +40,7 @@ func NewLease(limit int, sums string, release func(*Lease)) *Lease {
 // Reset is for implementations of Outgoing, which may reuse ended leases.
 func (l *Lease) Reset(slot Slot) {
 	l.slot, l.pieces, l.summed, l.used = slot, l.pieces[:0], l.summed[:0], 0
-	l.from, l.lo, l.hi, l.narrow, l.framed = 0, 0, 0, false, ""
+	l.from, l.lo, l.hi, l.narrow, l.framed, l.head = 0, 0, 0, false, "", nil
 	l.limit = min(l.limit, len(slot.Payload()))
 	l.ended.Store(false)
 }
@@ -139,6 +140,16 @@ func (l *Lease) Release() {
 // it was live. The slot then belongs to the caller.
 func (l *Lease) End() bool { return l.ended.CompareAndSwap(false, true) }
 
+// Header is for implementations of Outgoing: HeaderRoom bytes for the header of the
+// frame that the lease becomes. They are the slot's own, but for a part that Split
+// made: parts of one slot may be sent at the same time.
+func (l *Lease) Header() []byte {
+	if l.head != nil {
+		return l.head
+	}
+	return l.slot.Header()
+}
+
 // Slot is for implementations of Outgoing: the slot of an ended lease.
 func (l *Lease) Slot() Slot { return l.slot }
 
@@ -232,6 +243,7 @@ func (l *Lease) Split(limit int) []*Lease {
 	left.Store(int32(len(c.parts)))
 	for _, part := range c.parts {
 		part.narrow, part.limit = true, part.used // the memory behind it is the next part's
+		part.head = make([]byte, HeaderRoom)
 		part.release = func(*Lease) {
 			if left.Add(-1) == 0 {
 				l.release(l)

@@ -353,3 +353,26 @@ func TestReviveUnframed(t *testing.T) {
 	}
 	l.Release()
 }
+
+// TestPartsHaveHeadersOfTheirOwn: parts of one slot may be sent at the same time.
+func TestPartsHaveHeadersOfTheirOwn(t *testing.T) {
+	l, _ := newLease(t, 100)
+	if _, err := l.Reserve(0, 0, 30); err != nil {
+		t.Fatal(err)
+	}
+	slots := l.Slot().Header()
+	if &l.Header()[0] != &slots[0] {
+		t.Error("a whole lease does not use the slot's header room")
+	}
+	l.End()
+	seen := map[*byte]bool{&slots[0]: true}
+	for _, part := range l.Split(10) {
+		part.End()
+		h := part.Header()
+		if len(h) != transport.HeaderRoom || seen[&h[0]] {
+			t.Errorf("header of %d bytes, shared %v", len(h), seen[&h[0]])
+		}
+		seen[&h[0]] = true
+		part.Free()
+	}
+}

@@ -73,6 +73,15 @@ type Use struct {
 	Reason   string `json:"reason,omitempty"` // the last failure or loss
 }
 
+// Add adds what another dialler says of the same route.
+func (u *Use) Add(v Use) {
+	u.Connects, u.Failures = u.Connects+v.Connects, u.Failures+v.Failures
+	u.Losses, u.Trips = u.Losses+v.Losses, u.Trips+v.Trips
+	if v.Reason != "" {
+		u.Reason = v.Reason
+	}
+}
+
 // Report is what a verdict says about the way to the peer.
 type Report struct {
 	Reconnects int   `json:"reconnects"` // connections that replaced lost ones

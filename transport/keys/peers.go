@@ -82,9 +82,9 @@ func AddPeer(ctx context.Context, dir string, p Peer) error {
 			case q == p:
 				return nil
 			case q.Name == p.Name:
-				return fmt.Errorf("%w: %s is paired with another key, %s: run `pdlink keys revoke %s` first", ErrPeerExists, p.Name, q.Key.Short(), p.Name)
+				return fmt.Errorf("%w: %s is paired with another key, %s: give another host another name, or run `pdlink keys revoke %s` first where it is the same host with a new key", ErrPeerExists, p.Name, q.Key.Short(), p.Name)
 			case q.Key == p.Key:
-				return fmt.Errorf("%w: the key %s is paired as %s", ErrPeerExists, p.Key.Short(), q.Name)
+				return fmt.Errorf("%w: the key %s is paired as %s already: there is nothing to do, or run `pdlink keys revoke %s` first to give it another name", ErrPeerExists, p.Key.Short(), q.Name, q.Name)
 			}
 		}
 		if len(b) == 0 {

@@ -33,8 +33,9 @@
 //
 // A connection ends once, with a cause: this end closed it, the peer did, it
 // was cut, the peer went silent, or it broke the protocol. The cause goes to
-// every call that is waiting and to every later one. Slots in flight, slots kept for blocks not
-// yet durable, and frames that nobody received go back to their rings at once, but
-// for kept frames that the opener wants to take along to another connection;
-// leases and deliveries that are out go back when their holders end them.
+// every call that is waiting and to every later one. Slots in flight, slots kept
+// for blocks not yet durable, and frames that nobody received go back to their
+// rings at once, but for kept frames that the opener wants to take along to another
+// connection; leases and deliveries that are out go back when their holders end
+// them.
 package session

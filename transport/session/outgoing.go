@@ -204,10 +204,14 @@ func (o *outgoing) send(ctx context.Context, l *transport.Lease) error {
 		o.reject(l)
 		return err
 	}
+	lo, hi := l.Wanted()
+	if lo == hi && o.needless(l.Pieces()) {
+		l.Free()
+		return nil
+	}
 	f := o.c.pool.getTx()
-	f.o, f.lease = o, l
+	f.o, f.lease, f.part = o, l, span{lo, hi}
 	f.slot, f.pieces, f.payload = l.Frame(o.c.facts.Sum, o.c.sum)
-	f.part.lo, f.part.hi = l.Wanted()
 	if f.part.empty() {
 		err = o.hold(f)
 	} else {

@@ -14,6 +14,14 @@ import (
 // connection: the peer has its pieces already.
 const neverSent = math.MaxUint64
 
+// needless reports whether pieces of which nothing has to be sent need not be kept
+// either.
+func (o *outgoing) needless(pieces []transport.Piece) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.replay || !slices.ContainsFunc(pieces, func(p transport.Piece) bool { return !o.durable(p.Block) })
+}
+
 // hold keeps a frame of which nothing has to be sent until its blocks are
 // durable.
 func (o *outgoing) hold(f *txFrame) error {

@@ -128,13 +128,13 @@ type sink struct {
 	result []byte        // for Finish
 
 	mu     sync.Mutex // guards what follows
-	blocks map[uint32]*transport.Coverage
+	blocks transport.BlockCoverage
 	frames int
 	marks  int
 }
 
 func (e *env) sink(in transport.Incoming) *sink {
-	return &sink{e: e, in: in, blocks: map[uint32]*transport.Coverage{}}
+	return &sink{e: e, in: in, blocks: transport.BlockCoverage{}}
 }
 
 // run receives until the sender has finished, and finishes too.
@@ -192,12 +192,7 @@ func (s *sink) add(d *transport.Delivery) (whole []uint32, err error) {
 		if err := s.e.data.check(mem, p.Block, p.Offset); err != nil {
 			return nil, err
 		}
-		c := s.blocks[p.Block]
-		if c == nil {
-			c = &transport.Coverage{}
-			s.blocks[p.Block] = c
-		}
-		if c.Add(transport.Range{Begin: p.Offset, End: p.End()}) > 0 && c.Bytes() == s.whole {
+		if s.blocks.Add(p) > 0 && s.blocks[p.Block].Bytes() == s.whole {
 			whole = append(whole, p.Block)
 		}
 	}
