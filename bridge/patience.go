@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -63,8 +64,8 @@ func (a *assembly) patience() time.Duration {
 func (a *assembly) unhurried() time.Duration {
 	partWait := a.r.o.PartWait
 	switch {
-	case a.joined && len(a.members) == 0 && a.arrived.Load() == 0:
-		return 0 // nobody is here, and nothing would be lost
+	case a.joined && len(a.members) == 0 && a.arrived.Load() == 0 && !a.cutOff():
+		return 0 // nobody is here or will come again, and nothing would be lost
 	case partWait < 0 && a.joined && !a.live():
 		return 0
 	case partWait < 0:
@@ -122,4 +123,15 @@ func (p *pace) frame() time.Duration {
 		return 0
 	}
 	return time.Duration(float64(p.last.Load()-p.first.Load()) * float64(p.largest.Load()) / float64(bytes))
+}
+
+// cutOff reports whether a sender's connection was lost: it comes again, as a rule.
+// It is called with a.mu held.
+func (a *assembly) cutOff() bool {
+	for _, why := range a.losses {
+		if errors.Is(why, transport.ErrLost) {
+			return true
+		}
+	}
+	return false
 }

@@ -130,3 +130,24 @@ func TestSlowSendersAreNotGivenUp(t *testing.T) {
 		})
 	}
 }
+
+// TestSenderThatIsCutOffBeforeItsFirstFrame: the transfer waits for it as for one that
+// is cut off later, so that whoever waits for the first verdict does not see a partial.
+func TestSenderThatIsCutOffBeforeItsFirstFrame(t *testing.T) {
+	b := newBench(t, 2, 1000, func(_ *bench, o *bridge.Options, _ *session.Options) { o.PartWait = 10 * time.Second })
+	conn := b.dial()
+	if _, err := conn.Open(t.Context(), request(0, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond) // the receiver hears of it; if it does not yet, the test is easier
+	v, err := b.open(b.dial(), 0, 1).Run(t.Context(), &pieces{size: 1000, list: whole(1000, 0, 1)})
+	if err != nil || v.State != bridge.Complete {
+		t.Fatalf("%+v, %v", v, err)
+	}
+	if first := <-b.verdicts; first.State != bridge.Complete {
+		t.Errorf("the first verdict is %+v", first)
+	}
+}

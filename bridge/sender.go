@@ -276,8 +276,9 @@ func (s *sender) fits(l *transport.Lease) bool {
 	return true
 }
 
-// narrow leaves out of a frame that is kept what the receiver has. It reports false when
-// all of the frame's blocks are visible there, so that the frame is needed no more.
+// narrow leaves out of a frame that is kept what the receiver has. It reports false
+// when all of the frame's blocks are visible there, so that the frame is needed no
+// more.
 func (s *sender) narrow(l *transport.Lease) bool {
 	needed, lo, hi := false, 0, 0
 	for i, p := range l.Pieces() {

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strings"
+	"slices"
 
 	"pdlink/transport/keys"
 	"pdlink/transport/seal"
@@ -23,14 +23,20 @@ type Choice struct {
 	Encrypt string      // the same as a value of --encrypt
 }
 
-// Choose opens the keys that flags and an address ("host:port") mean: those of
+// Place is where a link leads.
+type Place struct {
+	Addr   string // "host:port", or the path of a socket
+	Socket bool   // it is a path
+}
+
+// Choose opens the keys that flags and the places that a link leads to mean: those of
 // --keys; else those of the default directory, when another flag asks for keys, or
-// when the address is not loopback and there is an identity. Without keys the link
-// itself refuses an address that strangers can reach. problem is told of what is
-// wrong with the peers file later, as keys.Options.OnProblem says. given reports
-// whether a flag is on the command line. Errors: those of keys.Open, with what to
-// do, and keys.ErrUnknownPeer for a --peer that is not paired.
-func (f *Flags) Choose(ctx context.Context, addr string, given func(flag string) bool, problem func(error)) (Choice, error) {
+// when a place is not loopback and there is an identity. Without keys the link itself
+// refuses an address that strangers can reach. problem is told of what is wrong with
+// the peers file later, as keys.Options.OnProblem says. given reports whether a flag
+// is on the command line. Errors: those of keys.Open, with what to do, and
+// keys.ErrUnknownPeer for a --peer that is not paired.
+func (f *Flags) Choose(ctx context.Context, given func(flag string) bool, problem func(error), places ...Place) (Choice, error) {
 	if err := f.Check(); err != nil {
 		return Choice{}, err
 	}
@@ -39,7 +45,7 @@ func (f *Flags) Choose(ctx context.Context, addr string, given func(flag string)
 		return Choice{}, err
 	}
 	wanted := given("keys") || given("encrypt") || given("peer")
-	if !wanted && loopback(ctx, addr) {
+	if !wanted && !slices.ContainsFunc(places, func(p Place) bool { return p.Exposed(ctx) != nil }) {
 		return Choice{}, nil
 	}
 	dir, err := DirOf(f.Dir)
@@ -112,24 +118,40 @@ func (c Choice) Warnings(listens bool) (list []string) {
 	return list
 }
 
-// loopback reports whether every address that host:port means is loopback, or addr
-// is the path of a socket. What cannot be found out is not: the link will say why.
-func loopback(ctx context.Context, addr string) bool {
-	if strings.ContainsRune(addr, '/') { // no host has one
-		return true
+// ErrExposed is returned for an address that strangers can reach.
+var ErrExposed = errors.New("address is not loopback")
+
+// Exposed returns nil where only this host is: every address that host:port means is
+// loopback, or it is a socket's path. Else it says why: ErrExposed, with the address;
+// another error where that cannot be found out.
+func (p Place) Exposed(ctx context.Context) error {
+	if p.Socket {
+		return nil
 	}
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil || host == "" {
-		return false
+	host, _, err := net.SplitHostPort(p.Addr)
+	if err != nil {
+		return fmt.Errorf("address %q: want host:port: %w", p.Addr, err)
 	}
+	if host == "" {
+		return fmt.Errorf("%w: %q means every interface", ErrExposed, p.Addr)
+	}
+	var ips []netip.Addr
 	if ip, err := netip.ParseAddr(host); err == nil {
-		return ip.Unmap().IsLoopback()
+		ips = []netip.Addr{ip}
+	} else if ips, err = net.DefaultResolver.LookupNetIP(ctx, "ip", host); err != nil {
+		return fmt.Errorf("look up host of %q: %w", p.Addr, err)
 	}
-	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if len(ips) == 0 {
+		return fmt.Errorf("look up host of %q: no address", p.Addr)
+	}
 	for _, ip := range ips {
-		if !ip.Unmap().IsLoopback() {
-			return false
+		switch ip = ip.Unmap(); {
+		case ip.IsLoopback():
+		case ip.String() == host:
+			return fmt.Errorf("%w: %s", ErrExposed, p.Addr)
+		default:
+			return fmt.Errorf("%w: %s (%v)", ErrExposed, p.Addr, ip)
 		}
 	}
-	return err == nil && len(ips) > 0
+	return nil
 }

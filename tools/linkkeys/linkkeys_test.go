@@ -69,8 +69,13 @@ func TestLoopback(t *testing.T) {
 		"127.0.0.1:1": true, "127.9.9.9:1": true, "[::1]:1": true, "[::ffff:127.0.0.1]:1": true, "localhost:1": true,
 		"0.0.0.0:1": false, ":1": false, "[::]:1": false, "192.0.2.1:1": false, "127.0.0.1": false, "": false, "no.such.host.invalid:1": false,
 	} {
-		if got := loopback(t.Context(), addr); got != want {
+		if got := (Place{Addr: addr}).Exposed(t.Context()) == nil; got != want {
 			t.Errorf("%q: %t", addr, got)
+		}
+	}
+	for _, path := range []string{"sock", "./sock", "/run/sock", "192.0.2.1:1"} {
+		if (Place{path, true}).Exposed(t.Context()) != nil {
+			t.Errorf("the socket %q can be reached by others", path)
 		}
 	}
 }
@@ -101,6 +106,7 @@ func TestChoose(t *testing.T) {
 		flags Flags
 		given []string
 		addr  string
+		also  Place  // another way there
 		dir   string // "": no keys
 		suite seal.Suite
 		fails error
@@ -114,10 +120,16 @@ func TestChoose(t *testing.T) {
 		{what: "--encrypt 256", env: ours, flags: Flags{Encrypt: "256"}, given: []string{"encrypt"}, addr: far, dir: ours, suite: seal.AES256GCM},
 		{what: "--encrypt without an identity", env: none, flags: Flags{Encrypt: "off"}, given: []string{"encrypt"}, addr: far, fails: keys.ErrNoIdentity},
 		{what: "--peer", env: ours, flags: Flags{Peer: "listener"}, given: []string{"peer"}, addr: near, dir: ours},
+		{what: "a socket", env: ours, addr: near, also: Place{"sock", true}},
+		{what: "one way is loopback", env: ours, addr: near, also: Place{Addr: far}, dir: ours},
 		{what: "an unknown --peer", env: ours, flags: Flags{Peer: "nobody"}, given: []string{"peer"}, addr: near, fails: keys.ErrUnknownPeer},
 	} {
 		t.Setenv(Env, c.env)
-		k, err := c.flags.Choose(t.Context(), c.addr, on(c.given...), nil)
+		places := []Place{{Addr: c.addr}}
+		if c.also.Addr != "" {
+			places = append(places, c.also)
+		}
+		k, err := c.flags.Choose(t.Context(), on(c.given...), nil, places...)
 		if !errors.Is(err, c.fails) || (k.Store != nil) != (c.dir != "") || k.Dir.Path != c.dir || k.Suite != c.suite || k.Peer != c.flags.Peer && c.dir != "" {
 			t.Errorf("%s: %+v, %v", c.what, k, err)
 		}
@@ -138,7 +150,7 @@ func TestAPastedSecretIsNotRepeated(t *testing.T) {
 	}
 	defer remove()
 	for _, pasted := range []string{"MC4CAQAwBQYDK2VwBCIEIAbcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQR", "MC4CAQAwBQYDK2VwBCIEIAbcdefghijklmnopqrstuvwxyz"} {
-		_, err := (&Flags{Dir: ours, Peer: pasted}).Choose(t.Context(), "127.0.0.1:1", on("keys", "peer"), nil)
+		_, err := (&Flags{Dir: ours, Peer: pasted}).Choose(t.Context(), on("keys", "peer"), nil, Place{Addr: "127.0.0.1:1"})
 		if err == nil || strings.Contains(err.Error(), "Abcdef") {
 			t.Errorf("%v", err)
 		}
@@ -166,7 +178,7 @@ func TestWarnings(t *testing.T) {
 		{Flags{Dir: ours, Encrypt: "off"}, false, []string{"--encrypt off"}},
 		{Flags{Dir: alone, Encrypt: "off"}, true, []string{"--encrypt off", "nobody can connect"}},
 	} {
-		k, err := c.flags.Choose(t.Context(), "127.0.0.1:1", on("keys"), nil)
+		k, err := c.flags.Choose(t.Context(), on("keys"), nil, Place{Addr: "127.0.0.1:1"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -193,7 +205,7 @@ func TestExplain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer remove()
-	named, err := (&Flags{Dir: ours}).Choose(t.Context(), "127.0.0.1:1", on("keys"), nil)
+	named, err := (&Flags{Dir: ours}).Choose(t.Context(), on("keys"), nil, Place{Addr: "127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)
 	}

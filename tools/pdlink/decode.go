@@ -146,7 +146,7 @@ func (f *decodeFlags) run(ctx context.Context, std streams, u linkURL, g given) 
 	var o linkOptions
 	o.reject = func(remote string, err error) { j.dropped(remote, o.keys.Explain(err)) }
 	o.session.RecvRing = ring
-	o.keys, err = f.keys.Choose(ctx, u.addr, g, func(err error) { j.warn("peers are not as they should be", err) })
+	o.keys, err = f.keys.Choose(ctx, g, func(err error) { j.warn("peers are not as they should be", err) }, u.place())
 	if err != nil {
 		return keysError(err)
 	}
@@ -168,7 +168,7 @@ func (f *decodeFlags) run(ctx context.Context, std streams, u linkURL, g given) 
 	if err != nil {
 		return err
 	}
-	for _, w := range o.keys.Warnings(true) {
+	for _, w := range append(o.keys.Warnings(true), d.front.warnings()...) {
 		std.warnf("%s", w)
 	}
 	d.start.Event, d.start.Listen = "listening", linkURL{u.scheme, r.listener.Addr()}.String()

@@ -91,6 +91,18 @@ const (
 	probeTime = 3 * time.Second
 )
 
+// warnings are what the user has to know about an open door.
+func (d *door) warnings() []string {
+	if d == nil {
+		return nil
+	}
+	if a, err := netip.ParseAddrPort(d.listener.Addr().String()); err == nil && a.Addr().Unmap().IsLoopback() {
+		return nil
+	}
+	return []string{fmt.Sprintf("--front %v: other hosts can reach this address, and whoever does can use the decoder: "+
+		"what goes through it is not sealed and has no login but the decoder's own", d.listener.Addr())}
+}
+
 // open opens the front door. told is told what became of requests and must not wait.
 func (f *doorFlags) open(ctx context.Context, std streams, j *journal, noSync bool, told func(front.Record)) (_ *door, err error) {
 	d := &door{std: std, noSync: noSync, served: make(chan error, 1), stores: make(map[string]*omlx.Store)}

@@ -158,7 +158,7 @@ func (f *fullDisk) mount(flags uintptr, options string) {
 }
 
 // pages is the space that a file of so many bytes takes.
-func pages(n int64) int64 {
+func wholePages(n int64) int64 {
 	page := int64(os.Getpagesize())
 	return (n + page - 1) / page * page
 }
@@ -167,9 +167,9 @@ func pages(n int64) int64 {
 func (f *fullDisk) pick() {
 	need := int64(0)
 	for _, n := range f.want.bytes {
-		need += pages(n)
+		need += wholePages(n)
 	}
-	f.room = pages(1 + f.rng.Int64N(need-pages(1)))
+	f.room = wholePages(1 + f.rng.Int64N(need-wholePages(1)))
 	f.inodes = f.rng.IntN(len(f.want.hashes))
 }
 
@@ -178,8 +178,8 @@ func (f *fullDisk) fit(d diskKind) (k int) {
 	if d.inodes {
 		return f.inodes
 	}
-	for left := f.room; k < len(f.want.bytes) && left >= pages(f.want.bytes[k]); k++ {
-		left -= pages(f.want.bytes[k])
+	for left := f.room; k < len(f.want.bytes) && left >= wholePages(f.want.bytes[k]); k++ {
+		left -= wholePages(f.want.bytes[k])
 	}
 	return k
 }

@@ -31,6 +31,11 @@ type linkURL struct{ scheme, addr string }
 
 func (u linkURL) String() string { return u.scheme + "://" + u.addr }
 
+// place is what decides about its keys.
+func (u linkURL) place() linkkeys.Place {
+	return linkkeys.Place{Addr: u.addr, Socket: u.scheme == schemeUnix}
+}
+
 // parseLink reads "scheme://address". Case of the scheme and a slash at the end
 // do not matter. An error is the user's to mend.
 func parseLink(url string) (linkURL, error) {

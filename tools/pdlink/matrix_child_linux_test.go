@@ -186,7 +186,7 @@ func (f *decodeFlags) runOn(ctx context.Context, std streams, disk *disk) error 
 	o := linkOptions{reject: func(remote string, err error) { std.notef("dropped %s: %v\n", remote, err) }}
 	o.session.RecvRing = ring
 	given := func(flag string) bool { return flag == "keys" && f.keys.Dir != "" }
-	if o.keys, err = f.keys.Choose(ctx, u.addr, given, func(error) {}); err != nil {
+	if o.keys, err = f.keys.Choose(ctx, given, func(error) {}, u.place()); err != nil {
 		return err
 	}
 	defer o.keys.Close()

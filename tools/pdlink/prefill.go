@@ -91,7 +91,7 @@ func newPrefill(std streams) *cobra.Command {
 		},
 	}
 	fl := c.Flags()
-	fl.StringVar(&f.to, "to", "", "where `pdlink decode` listens, `URL` (tcp://host:port, unix://path)")
+	fl.StringVar(&f.to, "to", "", "where pdlink decode listens, `URL` (tcp://host:port, unix://path)")
 	fl.StringVar(&f.engine, "engine", "http://127.0.0.1:8000", "the engine's own API, `URL`")
 	fl.StringVar(&f.socket, "socket", "/run/pdlink/engine.sock", "where the engine's workers connect, `PATH`; the directory must be there")
 	fl.StringVar(&f.name, "name", linkkeys.HostName(), "what this host is called in records")
@@ -180,7 +180,7 @@ func (f *prefillFlags) run(ctx context.Context, std streams, g given) (err error
 	defer j.close()
 	s := &sidecar{prefillFlags: f, std: std, journal: j}
 	o := linkOptions{peers: &s.peers}
-	o.keys, err = f.keys.Choose(ctx, f.url.addr, g, func(err error) { j.warn("peers are not as they should be", err) })
+	o.keys, err = f.keys.Choose(ctx, g, func(err error) { j.warn("peers are not as they should be", err) }, f.url.place())
 	if err != nil {
 		return keysError(err)
 	}

@@ -8,7 +8,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"pdlink/bridge"
+	"pdlink/tools/linkkeys"
 	"pdlink/transport"
+	"pdlink/transport/failover"
 )
 
 const replayLong = `replay makes the blocks of a case (a recorded prefill) with the same kernels and
@@ -51,6 +53,10 @@ A connection that is lost is replaced, and only what the receiver lacks is sent:
 --retry is how long that is tried without progress. That covers a receiver that is
 started again. A sender that is started again asks first, too. Nobody at the
 address at the beginning is told of at once.
+
+Several --to are ways to the same receiver, the preferred one first. One that fails
+is left for the next, and tried again later; which was taken, and why, is said and
+in the result. --require allows those of one scheme only.
 
 --json prints one object in every case, once the command line is understood:
 state is complete, partial, skipped, declined, failed or stopped; reason says why.
@@ -99,6 +105,7 @@ type replayResult struct {
 	SentBytes  uint64           `json:"sent_bytes"`           // payload, over all connections of all senders
 	Resent     uint64           `json:"resent_bytes"`         // of SentBytes, what had been sent before
 	SentLinks  []bridge.LinkUse `json:"sent_links,omitempty"` // SentBytes by link
+	Routes     []failover.Use   `json:"routes,omitempty"`     // with --to: what became of each, for all senders together
 	Tokens     int              `json:"tokens"`               // that the visible blocks cover
 	Withheld   int              `json:"withheld"`             // whole blocks that the decoder could not use
 	Compared   bool             `json:"compared"`             // the next three count
@@ -164,10 +171,14 @@ func (f *replayFlags) run(ctx context.Context, std streams, args []string, g giv
 
 // openKeys opens the keys of the link, where there is another host.
 func (f *replayFlags) openKeys(ctx context.Context, std streams, g given) (err error) {
-	if f.to == "" {
+	if len(f.routes) == 0 {
 		return nil
 	}
-	f.keys, err = f.peers.Choose(ctx, f.url.addr, g, func(err error) { std.warnf("peers are not as they should be: %v", err) })
+	places := make([]linkkeys.Place, 0, len(f.routes))
+	for _, u := range f.routes {
+		places = append(places, u.place())
+	}
+	f.keys, err = f.peers.Choose(ctx, g, func(err error) { std.warnf("peers are not as they should be: %v", err) }, places...)
 	if err != nil {
 		return keysError(err)
 	}
@@ -218,7 +229,7 @@ func (f *replayFlags) result(j *job, v bridge.Verdict) (res replayResult, findin
 	v.Transfer, v.Total = j.id.String(), len(j.plan.Hashes)
 	res = replayResult{
 		Case: j.name, Kind: j.plan.Spec.Kind, Link: f.url.scheme, Verdict: v.String(), verdictFields: verdictFields(v),
-		Reconnects: j.sent.Connects, SentBytes: j.sent.Bytes, Resent: j.sent.Again, SentLinks: j.sent.Links,
+		Reconnects: j.sent.Connects, SentBytes: j.sent.Bytes, Resent: j.sent.Again, SentLinks: j.sent.Links, Routes: j.routes,
 		Peers: f.names.take(j.id), Tokens: v.Blocks * j.plan.Spec.BlockTokens, Withheld: j.withheld, PeakRSS: peakRSS(),
 	}
 	arrived := v.State == bridge.Complete || v.State == bridge.Partial || v.State == bridge.Skipped

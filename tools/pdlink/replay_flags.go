@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,7 +19,9 @@ import (
 
 // replayFlags are the flags of `pdlink replay`.
 type replayFlags struct {
-	store, to, link  string
+	store, link      string
+	to               []string
+	require          string
 	discard, noSync  bool
 	format           string
 	poolState, chunk int
@@ -33,8 +36,9 @@ type replayFlags struct {
 	peers            linkkeys.Flags
 
 	// What check made of them.
-	url   linkURL
-	share replay.Share
+	url    linkURL   // of --link
+	routes []linkURL // of --to, the preferred one first
+	share  replay.Share
 
 	// What run opened for the link, and who was there.
 	keys  linkkeys.Choice
@@ -42,16 +46,17 @@ type replayFlags struct {
 	hide  func() // clears the line of the progress; nil: there is none
 }
 
-// openLink returns the link that blocks travel over.
-func (f *replayFlags) openLink(o session.Options) transport.Link {
-	return f.url.open(linkOptions{session: o, keys: f.keys, peers: &f.names})
+// openLink returns the link of a URL that blocks travel over.
+func (f *replayFlags) openLink(u linkURL, o session.Options) transport.Link {
+	return u.open(linkOptions{session: o, keys: f.keys, peers: &f.names})
 }
 
 func (f *replayFlags) register(c *cobra.Command) {
 	fl := c.Flags()
 	fl.StringVar(&f.store, "store", "", "receive here, into the block store at `DIR`, which is made if there is none")
 	fl.BoolVar(&f.discard, "discard", false, "receive here and keep nothing: for measuring")
-	fl.StringVar(&f.to, "to", "", "send to the receiver at `URL` (tcp://host:port, unix://path)")
+	fl.StringArrayVar(&f.to, "to", nil, "send to the receiver at `URL` (tcp://host:port, unix://path); may be repeated: other ways to the same receiver, the preferred one first")
+	fl.StringVar(&f.require, "require", "", "with --to: only over links of `SCHEME`")
 	fl.StringVar(&f.link, "link", "mem://", "link to use with --store and --discard, `URL`: mem:// or tcp://127.0.0.1:0")
 	fl.BoolVar(&f.noSync, "no-sync", false, "with --store: do not wait for the disk")
 	fl.StringVar(&f.format, "format", "", "block format 3, 4 or 5 (default: the case's)")
@@ -73,7 +78,7 @@ func (f *replayFlags) register(c *cobra.Command) {
 	must(c.MarkFlagDirname("store"))
 	for flag, values := range map[string][]string{
 		"format": {"3", "4", "5"}, "pool-state": {"3", "5"}, "numerics": {"mlx-cpu", "mlx-metal", "ideal"},
-		"synthetic": replay.SyntheticModels(), "link": {"mem://", "tcp://127.0.0.1:0"},
+		"synthetic": replay.SyntheticModels(), "link": {"mem://", "tcp://127.0.0.1:0"}, "require": {schemeTCP, schemeUnix},
 	} {
 		must(c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
 	}
@@ -84,7 +89,7 @@ func (f *replayFlags) check(g given) error {
 	err := errors.Join(
 		g.oneOf([]string{"store", "to", "discard"}, []string{"--store DIR", "--to URL", "--discard"}),
 		g.filled(map[string]string{
-			"store": f.store, "to": f.to, "link": f.link, "format": f.format, "numerics": f.numerics,
+			"store": f.store, "to": strings.Join(f.to, " "), "require": f.require, "link": f.link, "format": f.format, "numerics": f.numerics,
 			"part": f.part, "id": f.id, "synthetic": f.synthetic, "keys": f.peers.Dir, "peer": f.peers.Peer,
 		}),
 		f.peers.Check())
@@ -100,12 +105,13 @@ func (f *replayFlags) check(g given) error {
 // checkUnused refuses combinations in which a flag would have no effect.
 func (f *replayFlags) checkUnused(g given) error {
 	var errs []error
-	if f.to != "" {
+	if len(f.to) > 0 {
 		errs = append(errs, g.unused("is for --store and --discard: with --to the URL names the link", "link"))
 	} else {
 		errs = append(errs,
 			g.unused("is for --to: with --store and --discard, --senders shares the layers", "part"),
 			g.unused("is for --to: with --store and --discard no connection can be lost", "retry"),
+			g.unused("is for --to: with --store and --discard --link names the link", "require"),
 			g.unused("is for --to: with --store and --discard both ends are in this process", linkkeys.Names()...))
 	}
 	if f.store == "" {
@@ -144,14 +150,37 @@ func (f *replayFlags) settle() (err error) {
 	if err := f.parseShare(); err != nil {
 		return err
 	}
-	if f.to == "" {
+	if len(f.to) == 0 {
 		f.url, err = parseLink(f.link)
 		return err
 	}
-	if f.url, err = parseLink(f.to); err != nil {
-		return err
+	return f.parseRoutes()
+}
+
+// parseRoutes reads --to and --require.
+func (f *replayFlags) parseRoutes() error {
+	schemes := linkSchemes()
+	if f.require != "" && !slices.Contains(schemes, f.require) {
+		return fmt.Errorf("--require %s: %w: this build has %s", f.require, transport.ErrUnavailable, listText(schemes))
 	}
-	return f.url.target("to")
+	f.routes = nil
+	for _, to := range f.to {
+		u, err := parseLink(to)
+		if err == nil {
+			err = u.target("to")
+		}
+		if err != nil {
+			return err
+		}
+		if f.require == "" || u.scheme == f.require {
+			f.routes = append(f.routes, u)
+		}
+	}
+	if len(f.routes) == 0 {
+		return fmt.Errorf("--require %s: no --to is of that scheme", f.require)
+	}
+	f.url = f.routes[0]
+	return nil
 }
 
 // parseShare reads --part.

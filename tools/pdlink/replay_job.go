@@ -9,6 +9,7 @@ import (
 	"pdlink/bridge/omlx"
 	"pdlink/bridge/replay"
 	"pdlink/transport"
+	"pdlink/transport/failover"
 )
 
 // job is a replay that is ready to run: a case or a synthetic prompt.
@@ -21,12 +22,20 @@ type job struct {
 	withheld int
 	compare  func(store string) (replay.Comparison, error) // nil: nothing is recorded
 	parts    []jobPart
-	sent     bridge.Sent // by all of them; Connects without the first of each
-	release  func()      // ends what the job holds
+	sent     bridge.Sent    // by all of them; Connects without the first of each
+	routes   []failover.Use // of all of them
+	release  func()         // ends what the job holds
 }
 
-// count adds what one sender sent.
-func (j *job) count(s bridge.Sent) {
+// count adds what one sender sent, and over which routes.
+func (j *job) count(s bridge.Sent, routes []failover.Use) {
+	if j.routes == nil {
+		j.routes = routes
+	} else {
+		for i, r := range routes {
+			j.routes[i].Add(r)
+		}
+	}
 	j.sent.Connects += max(0, s.Connects-1)
 	j.sent.Bytes += s.Bytes
 	j.sent.Again += s.Again

@@ -17,15 +17,15 @@ import (
 
 // transfer moves a job's blocks, to a receiver in this process or elsewhere.
 func (f *replayFlags) transfer(ctx context.Context, std streams, j *job) (bridge.Verdict, error) {
-	if f.to != "" {
-		return f.send(ctx, std, j, nil, f.url.addr)
+	if len(f.routes) > 0 {
+		return f.send(ctx, std, j, nil)
 	}
-	link := f.openLink(session.Options{})
+	link := f.openLink(f.url, session.Options{})
 	r, err := startReceiving(ctx, link, f.url, func() (bridge.Options, error) { return f.receiver(std) })
 	if err != nil {
 		return bridge.Verdict{}, err
 	}
-	v, err := f.send(ctx, std, j, link, r.listener.Addr())
+	v, err := f.send(ctx, std, j, []failover.Route{{Name: f.url.scheme, Link: link, Addr: r.listener.Addr()}})
 	return v, errors.Join(err, r.stop())
 }
 
@@ -43,9 +43,9 @@ func (f *replayFlags) receiver(std streams) (bridge.Options, error) {
 
 // send runs the job's senders and returns the receiver's verdict, which is the
 // same for all of them. All open before one sends: a transfer that ends early,
-// on a full disk for example, has the same verdict for all of them. Without a link
-// each sender has one of its own.
-func (f *replayFlags) send(ctx context.Context, std streams, j *job, link transport.Link, addr string) (bridge.Verdict, error) {
+// on a full disk for example, has the same verdict for all of them. Without routes
+// each sender makes those of --to, for itself.
+func (f *replayFlags) send(ctx context.Context, std streams, j *job, routes []failover.Route) (bridge.Verdict, error) {
 	senders := make([]*sender, len(j.parts))
 	defer func() {
 		for _, s := range senders {
@@ -57,7 +57,7 @@ func (f *replayFlags) send(ctx context.Context, std streams, j *job, link transp
 	g, opening := errgroup.WithContext(ctx)
 	for i, p := range j.parts {
 		g.Go(func() (err error) {
-			senders[i], err = f.sender(opening, std, j, p, link, addr)
+			senders[i], err = f.sender(opening, std, j, p, routes)
 			return err
 		})
 	}
@@ -88,7 +88,7 @@ type sender struct {
 }
 
 // sender dials and opens the transfer of one part. The caller ends it.
-func (f *replayFlags) sender(ctx context.Context, std streams, j *job, p jobPart, link transport.Link, addr string) (s *sender, err error) {
+func (f *replayFlags) sender(ctx context.Context, std streams, j *job, p jobPart, routes []failover.Route) (s *sender, err error) {
 	s = new(sender)
 	defer func() {
 		if err != nil {
@@ -97,18 +97,13 @@ func (f *replayFlags) sender(ctx context.Context, std streams, j *job, p jobPart
 			s = nil
 		}
 	}()
-	if link == nil {
-		var o session.Options
-		if f.keep { // what one connection has kept goes over the next without a copy
-			if s.ring, err = transport.NewRing(0, 0); err != nil {
-				return s, failed(err)
-			}
-			o.SendRing = s.ring
+	if routes == nil {
+		if routes, err = f.ways(s); err != nil {
+			return s, failed(err)
 		}
-		link = f.openLink(o)
 	}
 	o := failover.Options{
-		Routes: []failover.Route{{Name: f.url.scheme, Link: link, Addr: addr}}, Window: f.retry,
+		Routes: routes, Window: f.retry,
 		Permanent: func(err error) bool { return linkkeys.Refused(err) || s.hopeless(err) },
 		OnEvent:   func(e failover.Event) { s.event(std, f.hide, p, e) },
 	}
@@ -118,14 +113,26 @@ func (f *replayFlags) sender(ctx context.Context, std streams, j *job, p jobPart
 	if s.dialler, err = failover.New(o); err != nil {
 		return s, err
 	}
-	var d bridge.Dialer = s.dialler
-	if f.retry == 0 {
-		d = once{s.dialler}
-	}
-	s.Courier, err = bridge.OpenCourier(ctx, d, transport.Request{
+	s.Courier, err = bridge.OpenCourier(ctx, s.dialler, transport.Request{
 		ID: j.id, Kind: kindOMLX, Part: p.share.Part, Parts: p.share.Parts, Replayable: !f.keep, Meta: j.meta,
 	}, j.shape)
 	return s, err
+}
+
+// ways are the routes of --to for one sender. What it keeps on one of them goes over
+// another without a copy: they share a ring, which is the sender's.
+func (f *replayFlags) ways(s *sender) (routes []failover.Route, err error) {
+	var o session.Options
+	if f.keep {
+		if s.ring, err = transport.NewRing(0, 0); err != nil {
+			return nil, err
+		}
+		o.SendRing = s.ring
+	}
+	for _, u := range f.routes {
+		routes = append(routes, failover.Route{Name: u.scheme, Link: f.openLink(u, o), Addr: u.addr})
+	}
+	return routes, nil
 }
 
 // hopeless reports that a dial before the first connection need not be tried again:
@@ -134,16 +141,13 @@ func (s *sender) hopeless(err error) bool {
 	if s.connected.Load() {
 		return false
 	}
-	const handshakes = 3
 	cut := errors.Is(err, transport.ErrLost) || errors.Is(err, transport.ErrProtocol)
 	return !cut || s.failures.Add(1) >= handshakes
 }
 
-// once is a dialler that does not wait for a receiver that has no room.
-type once struct{ *failover.Dialer }
-
-// Wait implements bridge.Dialer.
-func (once) Wait(_ context.Context, cause error) error { return cause }
+// handshakes is how often a handshake may be cut before the first connection: once
+// or twice is a listener that is just being started or stopped.
+const handshakes = 3
 
 // event tells people what became of a sender's connection. What ends the sender
 // is its error.
@@ -152,7 +156,8 @@ func (s *sender) event(std streams, hide func(), p jobPart, e failover.Event) {
 	if e.Kind == failover.Connected {
 		s.connected.Store(true)
 	}
-	if !was || e.Kind == failover.GaveUp || e.Kind == failover.Barred || e.Kind == failover.Failed && e.Tries > 1 || e.Kind == failover.Lost && e.Left == 0 {
+	worse := e.Kind == failover.Connected && e.Err != nil // than what was asked for first
+	if !was && !worse || e.Kind == failover.GaveUp || e.Kind == failover.Barred || e.Kind == failover.Failed && e.Tries > 1 || e.Kind == failover.Lost && e.Left == 0 {
 		return
 	}
 	who := ""
@@ -173,14 +178,14 @@ func (s *sender) explain(ctx context.Context, err error) error {
 	return dialError(ctx, err)
 }
 
-// end ends the sender and returns what it sent.
-func (s *sender) end() (sent bridge.Sent) {
+// end ends the sender and returns what it sent, and over which routes.
+func (s *sender) end() (sent bridge.Sent, routes []failover.Use) {
 	if s.Courier != nil {
 		s.Close()
-		sent = s.Sent()
+		sent, routes = s.Sent(), s.dialler.Report().Routes
 	}
 	if s.ring != nil {
 		s.ring.Close() //nolint:errcheck // no slot is in use any more
 	}
-	return sent
+	return sent, routes
 }

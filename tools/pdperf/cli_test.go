@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pdlink/tools/linkkeys"
 )
 
 // quick adds flags that make a run short and its blocks small, behind the
@@ -286,11 +288,11 @@ func TestCheckLoopback(t *testing.T) {
 		"127.0.0.1:1": false, "127.8.9.10:1": false, "[::1]:1": false, "[::ffff:127.0.0.1]:1": false, "localhost:1": false,
 		"0.0.0.0:1": true, "[::]:1": true, ":1": true, "192.0.2.1:1": true, "[2001:db8::1]:1": true,
 	} {
-		if err := checkLoopback(t.Context(), addr); errors.Is(err, errExposed) != exposed || !exposed && err != nil {
+		if err := checkLoopback(t.Context(), addr); errors.Is(err, linkkeys.ErrExposed) != exposed || !exposed && err != nil {
 			t.Errorf("%s: %v", addr, err)
 		}
 	}
-	if err := checkLoopback(t.Context(), "127.0.0.1"); err == nil || errors.Is(err, errExposed) {
+	if err := checkLoopback(t.Context(), "127.0.0.1"); err == nil || errors.Is(err, linkkeys.ErrExposed) {
 		t.Errorf("no port: %v", err)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"strings"
 
 	"pdlink/tcp"
@@ -57,8 +56,9 @@ func openLink(url string, o linkOptions) (transport.Link, string, error) {
 // openKeys opens the keys that flags and a link's URL mean. The caller closes
 // them.
 func openKeys(ctx context.Context, io streams, f *linkkeys.Flags, url string, given func(string) bool) (linkkeys.Choice, error) {
-	_, addr, _ := strings.Cut(url, "://")
-	c, err := f.Choose(ctx, addr, given, func(err error) { io.warn([]string{"peers are not as they should be: " + err.Error()}) })
+	scheme, addr, _ := strings.Cut(url, "://")
+	c, err := f.Choose(ctx, given, func(err error) { io.warn([]string{"peers are not as they should be: " + err.Error()}) },
+		linkkeys.Place{Addr: addr, Socket: scheme == "unix"})
 	if err == nil && c.Store != nil && !c.Dir.Named {
 		io.notef("%s\n", c.Text())
 	}
@@ -77,36 +77,11 @@ func tcpAddress(url string) (string, error) {
 	return addr, nil
 }
 
-// errExposed is returned for an address that strangers can reach.
-var errExposed = errors.New("address is not loopback")
-
 // checkLoopback makes sure that every address that host:port means is loopback.
 func checkLoopback(ctx context.Context, addr string) error {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return fmt.Errorf("address %q: want host:port: %w", addr, err)
+	err := linkkeys.Place{Addr: addr}.Exposed(ctx)
+	if errors.Is(err, linkkeys.ErrExposed) {
+		return fmt.Errorf("%w; --any-address allows it", err)
 	}
-	if host == "" {
-		return fmt.Errorf("%w: %q means every interface; --any-address allows it", errExposed, addr)
-	}
-	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-	if err != nil {
-		return fmt.Errorf("look up host of %q: %w", addr, err)
-	}
-	if len(ips) == 0 {
-		return fmt.Errorf("look up host of %q: no address", addr)
-	}
-	for _, ip := range ips {
-		if !ip.Unmap().IsLoopback() {
-			return fmt.Errorf("%w: %s; --any-address allows it", errExposed, addrText(addr, ip))
-		}
-	}
-	return nil
-}
-
-func addrText(addr string, ip netip.Addr) string {
-	if strings.HasPrefix(addr, ip.String()) || strings.HasPrefix(addr, "["+ip.String()) {
-		return addr
-	}
-	return fmt.Sprintf("%s (%v)", addr, ip)
+	return err
 }

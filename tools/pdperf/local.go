@@ -49,7 +49,7 @@ that only this user can read, and removed at its end.`,
 	}
 	f.send.register(c)
 	f.recv.register(c, true)
-	c.Flags().StringVar(&f.link, "link", "tcp://127.0.0.1:0", "link to measure: mem:// or tcp://127.0.0.1:0")
+	c.Flags().StringVar(&f.link, "link", "tcp://127.0.0.1:0", "link to measure: mem://, tcp://127.0.0.1:0 or unix://path")
 	c.Flags().BoolVar(&f.keys, "keys", false, "authenticate both ends and seal the data, with keys made for this run")
 	f.send.keys.RegisterEncrypt(c)
 	c.Flags().BoolVar(&f.send.asJSON, "json", false, "print the result as one line of JSON; see pdperf schema")

@@ -87,7 +87,7 @@ func (e *receivingEnd) take(ctx context.Context, conn transport.Conn, offer tran
 	if err != nil {
 		return report{}, fmt.Errorf("admit: %w", err)
 	}
-	t := &taking{o: e.o, conn: conn, in: in, want: want, before: before, open: map[uint32]*transport.Coverage{}, seen: map[*byte]struct{}{}}
+	t := &taking{o: e.o, conn: conn, in: in, want: want, before: before, open: transport.BlockCoverage{}, seen: map[*byte]struct{}{}}
 	r, err := t.run(ctx)
 	if err != nil {
 		in.Cancel(err.Error())
@@ -131,10 +131,10 @@ type taking struct {
 
 	before reading
 
-	open map[uint32]*transport.Coverage // blocks that are not whole
-	done transport.Coverage             // indices of those that are
-	held []*transport.Delivery          // frames whose memory is kept, oldest first
-	seen map[*byte]struct{}             // where frames were put: at most one for each slot
+	open transport.BlockCoverage // blocks that are not whole
+	done transport.Coverage      // indices of those that are
+	held []*transport.Delivery   // frames whose memory is kept, oldest first
+	seen map[*byte]struct{}      // where frames were put: at most one for each slot
 	r    report
 }
 
@@ -201,33 +201,24 @@ func (t *taking) piece(p transport.Piece) error {
 	if p.End() > t.want.BlockBytes || p.Block >= maxBlocks {
 		return fmt.Errorf("%w: %d bytes at %d of block %d", transport.ErrProtocol, p.Length, p.Offset, p.Block)
 	}
-	c := t.open[p.Block]
-	if c == nil {
-		if t.isDone(p.Block) {
+	index := transport.Range{Begin: uint64(p.Block), End: uint64(p.Block) + 1}
+	if t.open[p.Block] == nil {
+		if t.done.Covers(index) {
 			return nil // sent a second time
 		}
 		if len(t.open) >= maxOpen {
 			return fmt.Errorf("%w: more than %d blocks at a time", transport.ErrProtocol, maxOpen)
 		}
-		c = &transport.Coverage{}
-		t.open[p.Block] = c
 	}
-	c.Add(transport.Range{Begin: p.Offset, End: p.End()})
-	if c.Bytes() < t.want.BlockBytes {
+	t.open.Add(p)
+	if t.open[p.Block].Bytes() < t.want.BlockBytes {
 		return nil
 	}
 	delete(t.open, p.Block)
-	t.done.Add(transport.Range{Begin: uint64(p.Block), End: uint64(p.Block) + 1})
+	t.done.Add(index)
 	t.r.Blocks++
 	t.r.Bytes += t.want.BlockBytes
 	return t.in.Ack(p.Block)
-}
-
-func (t *taking) isDone(block uint32) bool {
-	for range t.done.Uncovered(transport.Range{Begin: uint64(block), End: uint64(block) + 1}) {
-		return false
-	}
-	return true
 }
 
 // release gives the oldest frames' memory back until so many are kept.

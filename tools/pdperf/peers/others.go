@@ -30,18 +30,17 @@ func runUCX(ctx context.Context, t trial, program, test string) (figures, error)
 		return figures{}, err
 	}
 	defer s.stop(syscall.SIGTERM)
-	time.Sleep(500 * time.Millisecond) // it says nothing when it is ready
-	const warmup = 2
+	time.Sleep(settle) // it says nothing when it is ready
 	blocks := max(4, int(t.link.guess*t.time.Seconds()*1e9/float64(t.block)))
 	c, err := startIn(ctx, t.sender(), env(t.sender()), program, t.receiver().address, "-p", port,
-		"-t", test, "-s", strconv.FormatInt(t.block, 10), "-n", strconv.Itoa(blocks), "-w", strconv.Itoa(warmup), "-O", "4", "-f", "-v")
+		"-t", test, "-s", strconv.FormatInt(t.block, 10), "-n", strconv.Itoa(blocks), "-w", strconv.Itoa(ucxWarmup), "-O", "4", "-f", "-v")
 	if err != nil {
 		return figures{}, err
 	}
 	if err := errors.Join(c.wait(2*t.time+grace), s.wait(grace)); err != nil {
 		return figures{}, err
 	}
-	return readUCX(c, s, blocks, warmup, t.block)
+	return readUCX(c, s, blocks, ucxWarmup, t.block)
 }
 
 // readUCX reads the last line of ucx_perftest -f -v: iterations, three times of
@@ -73,8 +72,7 @@ func runNIXL(ctx context.Context, t trial, python string) (figures, error) {
 	env := func(e end) []string {
 		return []string{"UCX_TLS=tcp", "UCX_LOG_LEVEL=error", "NIXL_LOG_LEVEL=ERROR", "UCX_NET_DEVICES=" + e.device}
 	}
-	const count, depth = "16", "4"
-	args := []string{t.bed.path("nixl_peer.py"), "recv", t.receiver().address, strconv.Itoa(t.port), strconv.FormatInt(t.block, 10), count}
+	args := []string{t.bed.path("nixl_peer.py"), "recv", t.receiver().address, strconv.Itoa(t.port), strconv.FormatInt(t.block, 10), strconv.Itoa(nixlBlocks)}
 	s, err := startIn(ctx, t.receiver(), env(t.receiver()), python, args...)
 	if err != nil {
 		return figures{}, err
@@ -84,7 +82,7 @@ func runNIXL(ctx context.Context, t trial, python string) (figures, error) {
 		return figures{}, err
 	}
 	args[1] = "send"
-	c, err := startIn(ctx, t.sender(), env(t.sender()), python, append(args, depth, strconv.FormatFloat(t.time.Seconds(), 'f', 1, 64))...)
+	c, err := startIn(ctx, t.sender(), env(t.sender()), python, append(args, strconv.Itoa(nixlDepth), strconv.FormatFloat(t.time.Seconds(), 'f', 1, 64))...)
 	if err != nil {
 		return figures{}, err
 	}
@@ -127,7 +125,7 @@ func runMooncake(ctx context.Context, t trial, program string) (figures, error) 
 			"MC_LOG_LEVEL=INFO", "GLOG_logtostderr=1",
 		}
 	}
-	common := []string{"--protocol=tcp", "--metadata_server=P2PHANDSHAKE", "--backend=classic", fmt.Sprintf("--buffer_size=%d", 16*t.block)}
+	common := []string{"--protocol=tcp", "--metadata_server=P2PHANDSHAKE", "--backend=classic", fmt.Sprintf("--buffer_size=%d", mooncakeBlocks*t.block)}
 	s, err := startIn(ctx, t.receiver(), env(t.receiver()), program,
 		append([]string{"--mode=target", fmt.Sprintf("--local_server_name=%s:%d", t.receiver().address, t.port)}, common...)...)
 	if err != nil {
@@ -138,12 +136,11 @@ func runMooncake(ctx context.Context, t trial, program string) (figures, error) 
 	if err != nil {
 		return figures{}, err
 	}
-	time.Sleep(500 * time.Millisecond) // it says so before it does
-	const batch = 2
+	time.Sleep(settle) // it says so before it does
 	c, err := startIn(ctx, t.sender(), env(t.sender()), program, append([]string{
 		"--mode=initiator", fmt.Sprintf("--local_server_name=%s:%d", t.sender().address, t.port+1),
 		fmt.Sprintf("--segment_id=%s:%s", t.receiver().address, port[1]), "--operation=write",
-		fmt.Sprintf("--block_size=%d", t.block), "--batch_size=" + strconv.Itoa(batch), "--threads=1",
+		fmt.Sprintf("--block_size=%d", t.block), "--batch_size=" + strconv.Itoa(mooncakeBatch), "--threads=1",
 		fmt.Sprintf("--duration=%d", int(t.time.Seconds())), "--report_unit=GB",
 	}, common...)...)
 	if err != nil {
@@ -162,7 +159,7 @@ func runMooncake(ctx context.Context, t trial, program string) (figures, error) 
 	if err := errors.Join(err1, err2); err != nil || seconds <= 0 || batches <= 0 {
 		return figures{}, fmt.Errorf("read result: %w: %s", err, m[0])
 	}
-	f := whole(c, s, batches*batch*float64(t.block), seconds)
+	f := whole(c, s, batches*mooncakeBatch*float64(t.block), seconds)
 	f.Note = "16 buffers, whole processes"
 	return f, nil
 }

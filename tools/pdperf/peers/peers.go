@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"pdlink/tools/linkkeys"
 	"pdlink/tools/pdperf/stats"
@@ -80,9 +79,6 @@ func sitePackages(dir, file string) string {
 	}
 	return found[0]
 }
-
-// grace is how long a program may take beyond its time.
-const grace = 20 * time.Second
 
 // listens is the first line of pdperf's listening ends.
 func listens() *regexp.Regexp { return regexp.MustCompile(`"listen":"(tcp://[^"]+)"`) }

@@ -74,7 +74,7 @@ func startIn(ctx context.Context, e end, env []string, program string, args ...s
 // until waits for the output to match, at most grace, and returns the groups of
 // the match.
 func (p *process) until(pattern *regexp.Regexp) ([]string, error) {
-	for end := time.Now().Add(grace); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(grace); ; time.Sleep(poll) {
 		if m := pattern.FindStringSubmatch(p.out.String()); m != nil {
 			return m, nil
 		}
@@ -108,7 +108,7 @@ func (p *process) stop(s syscall.Signal) {
 	p.cmd.Process.Signal(s) //nolint:errcheck // it may have ended
 	select {
 	case <-p.done:
-	case <-time.After(3 * time.Second):
+	case <-time.After(stopGrace):
 		p.kill()
 	}
 }

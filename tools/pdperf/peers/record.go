@@ -91,20 +91,15 @@ func busySeconds() float64 {
 	if _, err := fmt.Sscanf(string(text), "cpu %f %f %f %f %f %f %f", &user, &nice, &system, &idle, &wait, &irq, &softirq); err != nil {
 		return 0
 	}
-	const ticks = 100 // a second, on every Linux that people run
-	return (user + nice + system + irq + softirq) / ticks
+	return (user + nice + system + irq + softirq) / ticksPerSecond
 }
-
-// quietCores is what may run besides without being waited for.
-const quietCores = 0.2
 
 // waitQuiet waits until the host is quiet, but no longer than limit.
 func waitQuiet(ctx context.Context, limit time.Duration) {
-	const look = 500 * time.Millisecond
 	for end := time.Now().Add(limit); time.Now().Before(end) && ctx.Err() == nil; {
 		before := busySeconds()
-		time.Sleep(look)
-		if (busySeconds()-before)/look.Seconds() < quietCores {
+		time.Sleep(quietLook)
+		if (busySeconds()-before)/quietLook.Seconds() < quietCores {
 			return
 		}
 	}
