@@ -196,7 +196,7 @@ func (l *Lease) Wanted() (lo, hi int) {
 // more. All pieces are wanted. It goes back to where that one would have.
 func (l *Lease) Revive() *Lease {
 	r := NewLease(l.limit, l.known(), l.release)
-	r.slot, r.from, r.used = l.slot, l.from, l.used
+	r.slot, r.from, r.head, r.used = l.slot, l.from, l.head, l.used
 	r.pieces = append(r.pieces, l.pieces...)
 	for i := range l.pieces {
 		r.summed = append(r.summed, l.has(i, r.sums))

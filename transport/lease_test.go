@@ -373,6 +373,10 @@ func TestPartsHaveHeadersOfTheirOwn(t *testing.T) {
 			t.Errorf("header of %d bytes, shared %v", len(h), seen[&h[0]])
 		}
 		seen[&h[0]] = true
-		part.Free()
+		saved := part.Revive() // goes over another connection
+		if saved.End(); &saved.Header()[0] != &h[0] {
+			t.Error("a part that was saved has another header")
+		}
+		saved.Free()
 	}
 }

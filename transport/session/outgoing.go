@@ -56,7 +56,6 @@ type outgoing struct {
 type txFrame struct {
 	o       *outgoing
 	lease   *transport.Lease
-	slot    transport.Slot
 	seq     uint64            // of the last time that it was sent
 	pieces  []transport.Piece // all that the slot has
 	payload []byte            // theirs
@@ -211,7 +210,7 @@ func (o *outgoing) send(ctx context.Context, l *transport.Lease) error {
 	}
 	f := o.c.pool.getTx()
 	f.o, f.lease, f.part = o, l, span{lo, hi}
-	f.slot, f.pieces, f.payload = l.Frame(o.c.facts.Sum, o.c.sum)
+	_, f.pieces, f.payload = l.Frame(o.c.facts.Sum, o.c.sum)
 	if f.part.empty() {
 		err = o.hold(f)
 	} else {

@@ -168,13 +168,13 @@ func salvageSplit(e *env) {
 			e.frame(in).Release()
 		}
 		p.Close()
-		next := session.Options{Sums: []string{transport.Sums()[1]}}
+		next := session.Options{Sums: []string{transport.Sums()[1]}, Lanes: 2} // parts of one slot go at the same time
 		if same {
 			next.SendRing = ring
 		}
 		had := 0
 		for i := range 2 {
-			p = e.pair(next, session.Options{})
+			p = e.pair(next, session.Options{Lanes: 2})
 			if p.A.Facts().MaxPayload != testPayload {
 				e.Fatalf("frames of %d bytes, want %d", p.A.Facts().MaxPayload, testPayload)
 			}
