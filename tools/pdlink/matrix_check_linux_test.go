@@ -11,14 +11,12 @@ import (
 // so at once: whoever runs it may have the wrong address.
 func unheard(p *process) bool { return !strings.Contains(p.err.String(), "lost the connection over") }
 
-// settle waits for the senders, and starts those again that gave up although everybody
-// came back, as whoever runs them would. Only one whose first dial was struck may.
+// settle waits for the senders. None may give up when everybody came back; one that
+// does is started again, as whoever runs it would, to see whether it completes then.
 func (r *matrixRun) settle() {
 	for i := range r.senders {
 		for r.senders[i].wait() != exitOK && !r.fault.gone && r.result.Reruns < mostReruns {
-			if r.cell.phase != inHandshake || !unheard(r.senders[i]) {
-				r.Errorf("a sender gave up although everybody came back: %v", r.senders[i])
-			}
+			r.Errorf("a sender gave up although everybody came back: %v", r.senders[i])
 			r.result.Reruns++
 			r.senders[i] = r.startSender(r.relays[i], i)
 		}

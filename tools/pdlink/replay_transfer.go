@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"syscall"
 
 	"golang.org/x/sync/errgroup"
 
@@ -141,7 +142,8 @@ func (s *sender) hopeless(err error) bool {
 	if s.connected.Load() {
 		return false
 	}
-	cut := errors.Is(err, transport.ErrLost) || errors.Is(err, transport.ErrProtocol)
+	cut := errors.Is(err, transport.ErrLost) || errors.Is(err, transport.ErrProtocol) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.ECONNRESET) // of one attempt
 	return !cut || s.failures.Add(1) >= handshakes
 }
 
