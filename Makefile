@@ -56,7 +56,10 @@ BENCH_TIMEOUT ?= 20m
 
 # What runs on emulated arm64: the packages whose results are bits, because the compiler fuses multiply and add there.
 QEMU     ?= $(firstword $(foreach q,qemu-aarch64-static qemu-aarch64,$(shell command -v $(q) 2>/dev/null)))
-QEMUPKGS ?= ./kernels/... ./transport/wire/... ./bridge/omlx
+# Where its C library lies, which programs need that load libraries at run time (Debian: libc6-arm64-cross, which comes with
+# g++-aarch64-linux-gnu).
+ARM64ROOT ?= /usr/aarch64-linux-gnu
+QEMUPKGS  ?= ./kernels/... ./transport/wire/... ./bridge/omlx
 
 # Turns go test's events into its usual lines, and fails on a skipped test.
 CHECK = $(BIN)/skips
@@ -186,7 +189,7 @@ cross-qemu: $(CHECK)
 	@if [ -z '$(QEMU)' ]; then \
 		echo "make cross: no qemu-aarch64 here: install qemu-user-static (Debian) or name one with QEMU=..." >&2; exit 1; fi
 	set -o pipefail; CGO_ENABLED=0 GOOS=linux GOARCH=arm64 $(GO) test -json -timeout $(SLOW_TIMEOUT) \
-		-exec '$(QEMU)' -skip '$(SLOW_SKIP)' $(QEMUPKGS) | $(CHECK)
+		-exec '$(QEMU) -L $(ARM64ROOT)' -skip '$(SLOW_SKIP)' $(QEMUPKGS) | $(CHECK)
 
 .PHONY: test-decoder
 test-decoder: build ## does a real decoder adopt our blocks, by itself and by our plug-in? (installs one into .build/testdecoder on the first run)
@@ -199,14 +202,19 @@ test-python: ## types, unit tests and wheels of the Python packages
 	cd bridge/omlx/plugin && PYTHONDONTWRITEBYTECODE=1 && export PYTHONDONTWRITEBYTECODE && \
 		$(BUILD)/vllm/checks/bin/python -m mypy --cache-dir $(BUILD)/vllm/mypy && \
 		$(BUILD)/vllm/checks/bin/python -m pytest -p no:cacheprovider tests/unit
+	PYTHON='$(PYTHON)' tools/e2e/check.sh $(BUILD)
 
 .PHONY: e2e
 e2e: build ## requests through all of pdlink with real engines: vLLM, oMLX, SDK clients (installs them on the first run)
 	PYTHON='$(PYTHON)' tools/e2e/run.sh $(BUILD)
 
+.PHONY: e2e-full
+e2e-full: build ## the same with odd requests and with faults: TP=2, namespaces, killed processes, cut links (root; ARMS="tp2 four")
+	PYTHON='$(PYTHON)' tools/e2e/run.sh $(BUILD) full $(ARMS)
+
 .PHONY: test-vllm
-test-vllm: ## the connector in real vLLM engines on this CPU (installs them into .build/vllm; some ten minutes)
-	PYTHON='$(PYTHON)' bridge/vllm/tests/engine/run.sh $(BUILD)
+test-vllm: ## the connector in real vLLM engines on this CPU (installs them; some ten minutes; VERSIONS=0.32.0 is shorter)
+	PYTHON='$(PYTHON)' bridge/vllm/tests/engine/run.sh $(BUILD) $(VERSIONS)
 
 .PHONY: clean
 clean: ## remove everything generated, tools and test decoder included

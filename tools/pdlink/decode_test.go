@@ -128,8 +128,8 @@ func TestRefusedOffersAreEvents(t *testing.T) {
 func TestADuplicateDoesNotEndTheTransferThatRuns(t *testing.T) {
 	store, kv := t.TempDir(), filepath.Join(casesDir, "kv-qwen3")
 	r := startReceiver(t, store, "--once", "--part-wait", patience.String())
-	part := func(i string) *process {
-		return start(t, "replay", kv, "--to", "tcp://"+r.addr, "--part", i+"/2", "--timeout", patience.String(), "--json")
+	part := func(i string, flags ...string) *process {
+		return start(t, append([]string{"replay", kv, "--to", "tcp://" + r.addr, "--part", i + "/2", "--json"}, flags...)...)
 	}
 	first := part("1")
 	arrived := func() bool {
@@ -137,7 +137,7 @@ func TestADuplicateDoesNotEndTheTransferThatRuns(t *testing.T) {
 		return err == nil && len(files) == 5
 	}
 	if !eventually(processLimit, arrived) || !eventually(processLimit, func() bool {
-		again := part("1")
+		again := part("1", "--retry", "0") // else it waits for the first to end, which waits for the second part
 		again.wait()
 		return len(r.out.events("declined")) > 0
 	}) {
