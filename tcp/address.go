@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"pdlink/transport"
+	"pdlink/transport/keys"
 )
 
 // resolver is the part of net.Resolver that the link uses.
@@ -17,11 +18,19 @@ type resolver interface {
 	LookupPort(ctx context.Context, network, service string) (int, error)
 }
 
-// insecure is the error for an address that strangers can reach.
-func insecure(what string) error {
-	return fmt.Errorf("%w: %s is not loopback, and this link has no keys: run `pdlink keys init` and `pdlink keys pair` on both hosts, "+
-		"or use 127.0.0.1 or [::1], for example through an ssh tunnel", transport.ErrInsecure, what)
+// exposed is the error for an address that strangers can reach.
+type exposed struct{ what string }
+
+// Error says which.
+func (e exposed) Error() string {
+	return fmt.Sprintf("%v: %s is not loopback, and this link has no keys", transport.ErrInsecure, e.what)
 }
+
+// Unwrap makes it both.
+func (e exposed) Unwrap() []error { return []error{transport.ErrInsecure, keys.ErrExposed} }
+
+// insecure is the error for an address that strangers can reach.
+func insecure(what string) error { return exposed{what} }
 
 // resolve returns the socket addresses that addr ("host:port") means, IPv4
 // first, at least one. With keys a missing host means every interface: one

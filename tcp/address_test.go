@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"pdlink/transport"
+	"pdlink/transport/keys"
 )
 
 // names is a resolver that knows a few hosts.
@@ -99,7 +100,9 @@ func TestResolveTakesOnlyLoopback(t *testing.T) {
 				t.Errorf("error %v: Is ErrInsecure is not %v", err, tt.insecure)
 			}
 			if tt.insecure {
-				saysFix(t, err, "127.0.0.1 or [::1]", "`pdlink keys init`", "`pdlink keys pair`")
+				if saysFix(t, err, "is not loopback"); !errors.Is(err, keys.ErrExposed) {
+					t.Errorf("not ErrExposed: %v", err)
+				}
 			}
 		})
 	}

@@ -331,7 +331,7 @@ func TestSecretOfAFailedHandshakeIsErased(t *testing.T) {
 
 // Nobody sees by the words that an address would be wrong.
 func TestKeyErrorsSpeakOfKeys(t *testing.T) {
-	for _, err := range []error{errNoKeysHere(), errNoKeysThere(), keysError{keys.ErrUnknownPeer}} {
+	for _, err := range []error{keysError{keys.ErrKeysWanted}, keysError{refusal{keys.ErrBadKey}}, keysError{keys.ErrUnknownPeer}} {
 		if !errors.Is(err, transport.ErrInsecure) || strings.Contains(err.Error(), transport.ErrInsecure.Error()) {
 			t.Errorf("%v", err)
 		}

@@ -148,7 +148,7 @@ func TestUnixLongPath(t *testing.T) {
 	// The longest that Listen takes works.
 	dir := shortDir(t)
 	s := listenUnix(t, Options{}, filepath.Join(dir, strings.Repeat("x", maxSocketPath-len(newSuffix)-len(dir)-1)))
-	a, b := connectTo(t, NewUnix(Options{Session: smallRings(t)}), s)
+	a, b := connect(t, NewUnix(Options{Session: smallRings(t)}), s)
 	mustCarry(t, a, b)
 }
 

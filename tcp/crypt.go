@@ -20,14 +20,9 @@ type crypt struct {
 
 // newCrypt derives the keys of a lane.
 func newCrypt(g *guard, lane, maxPayload int) (*crypt, error) {
-	o := seal.Options{Suite: g.suite, MaxPayload: maxPayload}
-	sealer, err := g.secret.Sealer(lane, g.out, o)
+	sealer, opener, err := g.seals(lane, seal.Options{Suite: g.suite, MaxPayload: maxPayload})
 	if err != nil {
-		return nil, fmt.Errorf("lane %d: %w", lane, err)
-	}
-	opener, err := g.secret.Opener(lane, g.in, o)
-	if err != nil {
-		return nil, fmt.Errorf("lane %d: %w", lane, err)
+		return nil, err
 	}
 	return &crypt{sealer: sealer, opener: opener}, nil
 }

@@ -31,6 +31,9 @@ var ErrTurnedAway = errors.New("tcp: turned away")
 // said. An attempt that takes longer than DialTimeout ends with
 // context.DeadlineExceeded.
 func (l *Link) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	if err := l.available(); err != nil {
+		return nil, err
+	}
 	if err := l.wants(); err != nil {
 		return nil, fmt.Errorf("tcp: dial %s: %w", addr, err)
 	}
@@ -55,6 +58,14 @@ func (l *Link) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 		return nil, fmt.Errorf("tcp: dial %s: %w", addr, err)
 	}
 	return conn, nil
+}
+
+// available looks whether the link can be had on this host.
+func (l *Link) available() error {
+	if l.o.Carrier == nil {
+		return nil
+	}
+	return l.o.Carrier.Available()
 }
 
 // wants looks whether the peer that is wanted can be had at all.
@@ -125,18 +136,7 @@ func (l *Link) dialSocket(ctx context.Context, a netip.AddrPort) (socket, error)
 
 // check looks at a socket's addresses and sets the link's options on it.
 func (l *Link) check(c socket) error {
-	if l.unix {
-		if l.o.Keys == nil {
-			return checkUser(c)
-		}
-		return nil
-	}
-	if l.o.Keys == nil {
-		if err := checkSocket(c); err != nil {
-			return err
-		}
-	}
-	return tune(c, l.o.Congestion)
+	return l.kind.check(c, &l.o)
 }
 
 // connect does the handshake on c, a fresh control socket, gets the lanes from
@@ -173,18 +173,31 @@ func (l *Link) handshakes(ctx context.Context, c socket, dial func(context.Conte
 	if err := l.meet(ctx, a); err != nil {
 		return nil, errors.Is(err, transport.ErrLost) && !errors.Is(err, ErrTurnedAway), err
 	}
-	for i := range a.agreed.Lanes {
-		s, err := dial(ctx)
-		if err != nil {
-			return nil, false, fmt.Errorf("lane %d: %w", i, err)
-		}
-		a.lanes = append(a.lanes, s)
-		if err := bindLane(ctx, s, a.agreed.Token, i, a.guard); err != nil {
-			return nil, false, fmt.Errorf("lane %d: %w", i, err)
-		}
+	if l.o.Carrier != nil {
+		err = l.carry(ctx, a, session.Client)
+	} else {
+		err = dialLanes(ctx, a, dial)
+	}
+	if err != nil {
+		return nil, false, err
 	}
 	conn, err = l.start(a)
 	return conn, false, err
+}
+
+// dialLanes gets the sockets of a's lanes from dial.
+func dialLanes(ctx context.Context, a *arrival, dial func(context.Context) (socket, error)) error {
+	for i := range a.agreed.Lanes {
+		s, err := dial(ctx)
+		if err != nil {
+			return fmt.Errorf("lane %d: %w", i, err)
+		}
+		a.lanes = append(a.lanes, s)
+		if err := bindLane(ctx, s, a.agreed.Token, i, a.guard); err != nil {
+			return fmt.Errorf("lane %d: %w", i, err)
+		}
+	}
+	return nil
 }
 
 // hearing is a control channel that remembers whether the peer said farewell.
@@ -222,18 +235,17 @@ func (l *Link) meet(ctx context.Context, a *arrival) (err error) {
 			return err
 		}
 		if seal.Named(a.agreed.PeerFeatures) {
-			return errNoKeysHere()
+			return keysError{keys.ErrKeysWanted}
 		}
 		return nil
 	}
-	sock := a.ctl.sock
 	peer, err := l.secure(ctx, a)
 	if err != nil {
 		return fmt.Errorf("handshake: %w", err)
 	}
 	err = l.hello(ctx, a)
 	if keys.Refused(err) { // the server's word on this end's key comes now
-		err = l.explain(sock, err)
+		err = explain(err)
 	}
 	if err != nil {
 		return err
@@ -247,14 +259,14 @@ func (l *Link) secure(ctx context.Context, a *arrival) (keys.Admission, error) {
 	sock := a.ctl.sock
 	config, err := l.o.Keys.ClientConfig(l.o.Peer)
 	if err != nil {
-		return keys.Admission{}, l.explain(sock, err)
+		return keys.Admission{}, explain(err)
 	}
 	t := tls.Client(sock, tuneTLS(config))
 	if err := t.HandshakeContext(ctx); err != nil {
 		if ctx.Err() != nil {
 			return keys.Admission{}, ctx.Err()
 		}
-		return keys.Admission{}, l.explain(sock, err)
+		return keys.Admission{}, explain(err)
 	}
 	a.ctl = newSecureControl(sock, t)
 	return l.admit(a.ctl)
@@ -264,10 +276,10 @@ func (l *Link) secure(ctx context.Context, a *arrival) (keys.Admission, error) {
 func (l *Link) admit(ctl *control) (keys.Admission, error) {
 	key, err := keys.PeerKey(ctl.tls.ConnectionState())
 	if err != nil {
-		return keys.Admission{}, l.explain(ctl.sock, err)
+		return keys.Admission{}, explain(err)
 	}
 	peer, err := l.o.Keys.Admit(key)
-	return peer, l.explain(ctl.sock, err)
+	return peer, explain(err)
 }
 
 // tuneTLS sets what the link wants of a session: whole records, since a plan of
@@ -285,7 +297,12 @@ func (l *Link) start(a *arrival) (transport.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	var top session.Driver = d
 	f := l.facts(a.ctl.sock)
+	if a.carried != nil {
+		f.Link = l.o.Carrier.Link()
+		top = newCarried(d, a.carried)
+	}
 	if a.guard != nil {
 		if err := d.protect(a.guard); err != nil {
 			return nil, err
@@ -293,8 +310,12 @@ func (l *Link) start(a *arrival) (transport.Conn, error) {
 		f.Proven, f.Sealed = true, a.guard.sealed()
 		f.ZeroCopy = !f.Sealed
 	}
+	f.ZeroCopy = f.ZeroCopy && a.carried == nil
 	d.done = a.done
-	return &conn{Conn: session.New(d, a.agreed, a.opts, f), d: d}, nil
+	if a.carried != nil {
+		a.carried.Start(d.WriteControl)
+	}
+	return &conn{Conn: session.New(top, a.agreed, a.opts, f), d: d}, nil
 }
 
 // shake runs the session's handshake on a control channel over c, bounded by ctx.

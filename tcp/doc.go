@@ -48,6 +48,12 @@
 // first. A peer with keys has so many connections (Options.MaxPerPeer) and no more.
 // A Unix socket without keys connects processes of one user.
 //
+// # Lanes of another kind
+//
+// With Options.Carrier the lanes are not sockets: once the ends have agreed, a
+// carrier.Carrier makes them, and talks to its like through the control channel. Who
+// may connect, and what is said when they do not fit, stays as it is here.
+//
 // # Close
 //
 // Close of a connection ends the control direction in order and reads what the

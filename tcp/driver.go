@@ -32,6 +32,7 @@ type driver struct {
 	// Of a connection with keys.
 	revoked  atomic.Pointer[error] // why it ended, when the peer's right did
 	quit     chan struct{}         // closed by Close
+	cut      func() error          // ends the lanes of a carrier; nil: the lanes are sockets
 	watching sync.WaitGroup
 	done     func() // called by Close; may be nil
 }
@@ -87,6 +88,9 @@ func (d *driver) dismiss() {
 	// message is whole and the last one can follow.
 	d.ctl.sock.SetWriteDeadline(time.Now().Add(byeTime)) //nolint:errcheck // as above
 	d.ctl.sock.SetReadDeadline(past())                   //nolint:errcheck // as above
+	if d.cut != nil {
+		d.cut() //nolint:errcheck // Close says it again
+	}
 	d.writing.Lock()
 	defer d.writing.Unlock()
 	if msg, err := wire.AppendBye(nil, &wire.Bye{Reason: byeRevoked}); err == nil {

@@ -96,8 +96,8 @@ func (s *listener) meet(ctx context.Context, v *visitor) error {
 		}
 		v.msg, err = v.ctl.ReadControl()
 	case secure:
-		s.say(v.ctl, &wire.Bye{Reason: "this listener has no keys: " + fixNoKeysThere})
-		return keysError{errors.New("tcp: the peer wants keys and this listener has none: run `pdlink keys init` and `pdlink keys pair`, and listen with keys")}
+		s.say(v.ctl, &wire.Bye{Reason: "this listener has no keys"})
+		return keysError{keys.ErrKeysWanted}
 	default:
 		v.msg, err = readMessage(io.MultiReader(bytes.NewReader(begin), c), nil, wire.MaxHello)
 	}
@@ -131,7 +131,7 @@ func (s *listener) secure(ctx context.Context, v *visitor, begin []byte) (err er
 		if errors.Is(err, keys.ErrUnknownPeer) {
 			lingerClose(v.ctl, lingerTime, strangerBytes)
 		}
-		return s.link.explain(c, err)
+		return explain(err)
 	}
 	v.ctl = newSecureControl(c, t)
 	if v.peer, err = s.link.admit(v.ctl); err == nil {
@@ -148,7 +148,7 @@ func (s *listener) refuseClear(v *visitor) error {
 	if _, err := session.Handshake(s.ctx, v.ctl, session.Server, &o); err != nil {
 		return err
 	}
-	return keysError{errors.New("tcp: the peer has no keys: run `pdlink keys init` on its host and `pdlink keys pair` on both")}
+	return keysError{keys.ErrNoKeys}
 }
 
 // say writes a last message to a socket that is going to be closed, and gives
@@ -209,6 +209,9 @@ func (s *listener) complete(ctx context.Context, v *visitor, a *arrival) error {
 	if err := s.agree(ctx, v, a); err != nil {
 		return fmt.Errorf("tcp: %w", err)
 	}
+	if s.link.carries(a) {
+		return s.completeCarried(ctx, a)
+	}
 	p, err := s.waiting.add(a.agreed.Token, a.agreed.Lanes, a.guard)
 	if err != nil {
 		return err
@@ -220,6 +223,22 @@ func (s *listener) complete(ctx context.Context, v *visitor, a *arrival) error {
 	if a.lanes, err = s.await(ctx, p); err != nil {
 		return err
 	}
+	return s.enqueue(a)
+}
+
+// completeCarried is the rest of complete for a link whose lanes are a carrier's.
+func (s *listener) completeCarried(ctx context.Context, a *arrival) error {
+	if err := bounded(ctx, a.ctl.sock, a.ctl.release); err != nil {
+		return fmt.Errorf("tcp: handshake: %w", err)
+	}
+	if err := s.link.carry(ctx, a, session.Server); err != nil {
+		return fmt.Errorf("tcp: %w", err)
+	}
+	return s.enqueue(a)
+}
+
+// enqueue hands a complete connection to Accept.
+func (s *listener) enqueue(a *arrival) error {
 	select {
 	case s.queue <- a:
 		return nil

@@ -63,6 +63,19 @@ func (g *guard) check(proof [wire.ProofSize]byte, lane int) error {
 // sealed says whether frames are encrypted.
 func (g *guard) sealed() bool { return g != nil && g.suite != seal.Clear }
 
+// seals returns what seals and opens the frames of a lane that a carrier makes.
+func (g *guard) seals(lane int, o seal.Options) (*seal.Sealer, *seal.Opener, error) {
+	sealer, err := g.secret.Sealer(lane, g.out, o)
+	if err != nil {
+		return nil, nil, fmt.Errorf("lane %d: %w", lane, err)
+	}
+	opener, err := g.secret.Opener(lane, g.in, o)
+	if err != nil {
+		return nil, nil, fmt.Errorf("lane %d: %w", lane, err)
+	}
+	return sealer, opener, nil
+}
+
 // gone says whether the peer was taken out of the peers file.
 func (g *guard) gone() bool {
 	if g == nil {
@@ -110,12 +123,6 @@ func features(choice seal.Suite) []string {
 	return names
 }
 
-// Fixes for the two ends that do not fit each other.
-const (
-	fixNoKeysHere  = "run `pdlink keys init` on this host, `pdlink keys pair` on both, and use the keys here"
-	fixNoKeysThere = "run `pdlink keys init` on its host, `pdlink keys pair` on both, and start it with keys"
-)
-
 // byeRevoked is what a revoked peer is told.
 const byeRevoked = "revoked: this host's key was taken out of the peers file there"
 
@@ -129,31 +136,28 @@ func (e keysError) Error() string { return e.err.Error() }
 // Unwrap makes it both.
 func (e keysError) Unwrap() []error { return []error{transport.ErrInsecure, e.err} }
 
-// errNoKeysHere ends a connection to a peer that takes nobody without keys.
-func errNoKeysHere() error {
-	return keysError{errors.New("tcp: the other end takes only peers with keys: " + fixNoKeysHere)}
-}
+// refusal is the verdict of a peer that does not know this host, without the words
+// of TLS for it.
+type refusal struct{ verdict error }
 
-// errNoKeysThere ends one with a peer that has none.
-func errNoKeysThere() error { return keysError{fmt.Errorf("%w: %s", keys.ErrNoKeys, fixNoKeysThere)} }
+// Error is what the keys' error says.
+func (refusal) Error() string { return keys.ErrRefused.Error() }
 
-// errRefused ends one with a peer, on c, that does not know this host.
-// Of err it keeps the peer's verdict only: whatever else was in the way of it, the
-// connection was not lost.
-func (l *Link) errRefused(c socket, err error) error {
+// Unwrap makes it both.
+func (e refusal) Unwrap() []error { return []error{keys.ErrRefused, e.verdict} }
+
+// errRefused ends a connection with a peer that does not know this host. Of err it
+// keeps the peer's verdict only: whatever else was in the way of it, the connection
+// was not lost.
+func errRefused(err error) error {
 	if verdict := (*net.OpError)(nil); errors.As(err, &verdict) {
 		err = verdict
 	}
-	host := remoteOf(c)
-	if h, _, e := net.SplitHostPort(host); e == nil {
-		host = h
-	}
-	return keysError{fmt.Errorf("%w: run `pdlink keys pair NAME %v` on %s: %w", keys.ErrRefused, l.o.Keys.Public(), host, err)}
+	return keysError{refusal{err}}
 }
 
-// explain says what an error of a TLS session with the peer on c means. Other
-// errors stay as they are.
-func (l *Link) explain(c socket, err error) error {
+// explain says what an error of a TLS session means. Other errors stay as they are.
+func explain(err error) error {
 	var notTLS tls.RecordHeaderError
 	var alert *net.OpError // one of TLS, in either direction
 	var network net.Error
@@ -163,10 +167,10 @@ func (l *Link) explain(c socket, err error) error {
 	case errors.Is(err, keys.ErrUnknownPeer):
 		return keysError{err}
 	case keys.Refused(err):
-		return l.errRefused(c, err)
+		return errRefused(err)
 	case errors.As(err, &notTLS):
 		if notTLS.RecordHeader[4] == byte(wire.TypeBye) {
-			return errNoKeysThere()
+			return keysError{keys.ErrNoKeys}
 		}
 		return fmt.Errorf("%w: no TLS: %w", transport.ErrProtocol, err)
 	case errors.As(err, &alert) && (alert.Op == "local error" || alert.Op == "remote error"):

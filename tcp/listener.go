@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pdlink/transport"
+	"pdlink/transport/carrier"
 	"pdlink/transport/session"
 )
 
@@ -18,6 +19,9 @@ import (
 // interface. Errors: ErrInsecure for an address that is not loopback where the
 // link has no keys, and what the network said.
 func (l *Link) Listen(ctx context.Context, addr string) (transport.Listener, error) {
+	if err := l.available(); err != nil {
+		return nil, err
+	}
 	addrs, err := resolve(ctx, l.names, addr, l.o.Keys != nil)
 	if err != nil {
 		return nil, err
@@ -90,6 +94,8 @@ type arrival struct {
 	guard  *guard // nil without keys
 	opts   session.Options
 	done   func() // called once when it has ended; may be nil
+
+	carried carrier.Lanes // in place of lanes, of a link with a carrier
 }
 
 // close ends an arrival that nothing comes of. Nobody else may use it.
@@ -97,6 +103,9 @@ func (a *arrival) close() {
 	a.guard.forget()
 	if a.done != nil {
 		a.done()
+	}
+	if a.carried != nil {
+		a.carried.Close() //nolint:errcheck // dropped
 	}
 	closeSocket(a.ctl.sock) //nolint:errcheck // dropped
 	for _, c := range a.lanes {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pdlink/transport"
+	"pdlink/transport/carrier"
 	"pdlink/transport/keys"
 	"pdlink/transport/seal"
 	"pdlink/transport/session"
@@ -59,6 +60,14 @@ type Options struct {
 	// it is as the default.
 	Encrypt seal.Suite
 
+	// Carrier makes the lanes of the link's connections in place of sockets; the
+	// control channel, and who may connect, stay as they are. Dial then needs a peer
+	// whose link has a carrier of the same kind. A listener gives one that has none
+	// lanes that are sockets, unless CarrierOnly is set: Facts.Link tells which. Nil:
+	// lanes are sockets.
+	Carrier     carrier.Carrier
+	CarrierOnly bool
+
 	// MaxPerPeer is how many connections a listener has with one peer, by its key,
 	// at a time; one more is refused and told why. Zero or less means 64. Without
 	// Keys it does not count.
@@ -90,6 +99,9 @@ func (o Options) withDefaults() Options {
 	if o.Keys != nil {
 		o.Session.Features = append(slices.Clone(o.Session.Features), features(o.Encrypt)...)
 	}
+	if o.Carrier != nil {
+		o.Session.Features = append(slices.Clone(o.Session.Features), o.Carrier.Features()...)
+	}
 	o.LowWater = max(1, min(o.LowWater, maxLowWater))
 	if o.MaxPerPeer <= 0 {
 		o.MaxPerPeer = maxPerPeer
@@ -104,7 +116,7 @@ func (o Options) withDefaults() Options {
 type Link struct {
 	o     Options
 	names resolver
-	unix  bool            // sockets are Unix sockets
+	kind  kind
 	sums  func() []string // measures when it is first called; nil: Options.Session.Sums
 }
 
@@ -112,7 +124,7 @@ var _ transport.Link = (*Link)(nil)
 
 // New returns a link. It opens nothing.
 func New(o Options) *Link {
-	l := &Link{o: o.withDefaults(), names: net.DefaultResolver}
+	l := &Link{o: o.withDefaults(), names: net.DefaultResolver, kind: tcpSockets{}}
 	if len(o.Session.Sums) == 0 {
 		l.sums = sync.OnceValue(transport.SumsByRate)
 	}
@@ -131,9 +143,7 @@ func (l *Link) session() session.Options {
 // facts are what the link knows of a connection; the session adds what was
 // agreed.
 func (l *Link) facts(c net.Conn) transport.Facts {
-	f := transport.Facts{Link: "tcp", Local: c.LocalAddr().String(), Remote: remoteOf(c), ZeroCopy: true}
-	if l.unix {
-		f.Link, f.Local = "unix", endName(c.LocalAddr(), c.RemoteAddr())
-	}
+	f := transport.Facts{Remote: remoteOf(c), ZeroCopy: true}
+	f.Link, f.Local = l.kind.ends(c)
 	return f
 }

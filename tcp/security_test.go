@@ -126,15 +126,15 @@ func TestKeysOnOneSideOnly(t *testing.T) {
 	server, client := twoHosts(t)
 	t.Run("dialler has none", func(t *testing.T) {
 		_, s, r := listen(t, Options{Keys: server})
-		err := refused(t, New(Options{Session: smallRings(t)}), s, transport.ErrInsecure)
-		saysFix(t, err, "pdlink keys init", "pdlink keys pair", "on this host")
-		saysFix(t, r.only(t, transport.ErrInsecure), "pdlink keys init", "pdlink keys pair", "on its host")
+		err := refused(t, New(Options{Session: smallRings(t)}), s, transport.ErrInsecure, keys.ErrKeysWanted)
+		saysNot(t, err, "needs peer keys")
+		saysNot(t, r.only(t, keys.ErrNoKeys), "needs peer keys")
 	})
 	t.Run("listener has none", func(t *testing.T) {
 		_, s, r := listen(t, Options{})
 		err := refused(t, secureLink(t, client, Options{}), s, transport.ErrInsecure, keys.ErrNoKeys)
-		saysFix(t, err, "pdlink keys init", "pdlink keys pair", "on its host")
-		saysFix(t, r.only(t, transport.ErrInsecure), "pdlink keys init", "pdlink keys pair")
+		saysNot(t, err, "needs peer keys")
+		saysNot(t, r.only(t, keys.ErrKeysWanted), "needs peer keys")
 	})
 	t.Run("peer wanted without keys", func(t *testing.T) {
 		if _, err := New(Options{Peer: "x"}).Dial(t.Context(), "127.0.0.1:1"); !errors.Is(err, transport.ErrInvalid) {
@@ -189,7 +189,7 @@ func TestUnknownKeys(t *testing.T) {
 		l, s, r := listen(t, Options{Keys: server})
 		_ = l
 		err := refused(t, secureLink(t, stranger, Options{Peer: "server"}), s, transport.ErrInsecure, keys.ErrRefused)
-		saysFix(t, err, "pdlink keys pair NAME "+stranger.Public().String()+"` on 127.0.0.1")
+		saysNot(t, err, "certificate", "needs peer keys")
 		if errors.Is(err, transport.ErrLost) {
 			t.Errorf("a refusal is no loss: %v", err)
 		}
@@ -207,7 +207,7 @@ func TestUnknownKeys(t *testing.T) {
 		err := refused(t, secureLink(t, client, Options{}), s, transport.ErrInsecure, keys.ErrUnknownPeer)
 		saysFix(t, err, "pdlink keys show", stranger.Public().Short())
 		saysNot(t, err, stranger.Public().String(), "needs peer keys")
-		saysFix(t, r.only(t, keys.ErrRefused), "pdlink keys pair NAME "+stranger.Public().String()+"` on 127.0.0.1")
+		saysNot(t, r.only(t, keys.ErrRefused), "certificate", "needs peer keys")
 	})
 	t.Run("another peer than the one that is wanted", func(t *testing.T) {
 		dirs := keyDirs(t, "server", "client", "third")

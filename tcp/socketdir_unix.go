@@ -12,27 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pdlink/transport"
-	"pdlink/transport/keys"
 )
-
-// checkSocketDir refuses a directory in which another user could put a socket in
-// ours' place.
-func checkSocketDir(dir string) error {
-	fi, err := os.Stat(dir)
-	if err != nil {
-		return err
-	}
-	if m := fi.Mode().Perm(); m&0o022 != 0 {
-		return fmt.Errorf("%w: others can write %s (mode %04o): use a directory of your own, or run `chmod go-w %s`",
-			transport.ErrInsecure, dir, m, keys.ShellPath(dir))
-	}
-	me := os.Geteuid()
-	if st, ok := fi.Sys().(*syscall.Stat_t); ok && int(st.Uid) != me && st.Uid != 0 {
-		return fmt.Errorf("%w: %s belongs to user %d and this process runs as user %d: use a directory of your own",
-			transport.ErrInsecure, dir, st.Uid, me)
-	}
-	return nil
-}
 
 // checkUser refuses a Unix socket whose other end is another user's than this
 // process's or root: what was at the path may be anybody's.

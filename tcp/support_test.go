@@ -113,7 +113,7 @@ func listen(t testing.TB, o Options) (*Link, *listener, *rejects) {
 }
 
 // connect dials s and accepts.
-func connect(t testing.TB, l *Link, s transport.Listener) (a, b transport.Conn) {
+func connect(t testing.TB, l transport.Link, s transport.Listener) (a, b transport.Conn) {
 	t.Helper()
 	accepted := make(chan error, 1)
 	go func() {

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"pdlink/transport"
+	"pdlink/transport/keys"
 )
 
 // UnixLink makes connections over Unix sockets, between processes of one user on
@@ -31,7 +32,7 @@ var (
 // Options.LowWater is not used, Options.Congestion must be empty.
 func NewUnix(o Options) *UnixLink {
 	l := New(o)
-	l.unix, l.o.LowWater = true, 1
+	l.kind, l.o.LowWater = unixSockets{}, 1
 	return &UnixLink{l}
 }
 
@@ -141,6 +142,24 @@ func (u *UnixLink) listen(ctx context.Context, path string) (net.Listener, error
 	}
 	l.lock = lock
 	return l, nil
+}
+
+// checkSocketDir refuses a directory in which another user could put a socket in
+// ours' place.
+func checkSocketDir(dir string) error {
+	fi, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	if keys.OthersWrite(fi) {
+		return fmt.Errorf("%w: others can write %s (mode %04o): use a directory of your own, or run `chmod go-w %s`",
+			transport.ErrInsecure, dir, fi.Mode().Perm(), keys.ShellPath(dir))
+	}
+	if owner, foreign := keys.Foreign(fi); foreign {
+		return fmt.Errorf("%w: %s belongs to user %d and this process runs as user %d: use a directory of your own",
+			transport.ErrInsecure, dir, owner, os.Geteuid())
+	}
+	return nil
 }
 
 // bind makes the socket. It is called under the path's lock. The socket is made in

@@ -64,7 +64,7 @@ func TestUnixSocketIsPrivate(t *testing.T) {
 		t.Errorf("mode %v, %v", fi.Mode(), err)
 	}
 	l := NewUnix(Options{Session: smallRings(t)})
-	a, b := connectTo(t, l, s)
+	a, b := connect(t, l, s)
 	for i, c := range []transport.Conn{a, b} {
 		f := c.Facts()
 		mine, its := f.Local, f.Remote
@@ -91,30 +91,10 @@ func TestUnixSocketIsPrivate(t *testing.T) {
 	mustCarry(t, b, a)
 }
 
-// connectTo is connect for any link.
-func connectTo(t *testing.T, l transport.Link, s transport.Listener) (a, b transport.Conn) {
-	t.Helper()
-	accepted := make(chan error, 1)
-	go func() {
-		var err error
-		b, err = s.Accept(t.Context())
-		accepted <- err
-	}()
-	a, err := l.Dial(t.Context(), s.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := <-accepted; err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { closeBoth(a, b) })
-	return a, b
-}
-
 func TestUnixWithKeys(t *testing.T) {
 	server, client := twoHosts(t)
 	s := listenUnix(t, Options{Keys: server}, filepath.Join(shortDir(t), "s"))
-	a, b := connectTo(t, NewUnix(Options{Keys: client, Peer: "server", Session: smallRings(t)}), s)
+	a, b := connect(t, NewUnix(Options{Keys: client, Peer: "server", Session: smallRings(t)}), s)
 	if f := b.Facts(); !f.Sealed || f.Peer != "client" {
 		t.Errorf("facts %+v", f)
 	}
@@ -133,7 +113,7 @@ func TestUnixListenReplacesWhatIsStale(t *testing.T) {
 	dead.SetUnlinkOnClose(false)
 	dead.Close() // as a process that was killed leaves it
 	s := listenUnix(t, Options{}, path)
-	a, b := connectTo(t, NewUnix(Options{Session: smallRings(t)}), s)
+	a, b := connect(t, NewUnix(Options{Session: smallRings(t)}), s)
 	mustCarry(t, a, b)
 	if _, err := NewUnix(Options{}).Listen(t.Context(), path); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("listen where somebody listens: %v", err)

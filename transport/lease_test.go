@@ -152,6 +152,24 @@ func TestLeaseReleased(t *testing.T) {
 	}
 }
 
+// TestSalvageClosed: what is added before and after is given back, once.
+func TestSalvageClosed(t *testing.T) {
+	r := newRing(t, 3)
+	var saved transport.Salvage
+	lease := func() *transport.Lease {
+		l := transport.NewLease(10, "", func(l *transport.Lease) { l.Slot().Put() })
+		l.Reset(take(t, r))
+		return l
+	}
+	saved.Add(lease(), lease())
+	saved.Close()
+	saved.Add(lease())
+	saved.Close()
+	if n := r.InUse(); n != 0 || len(saved.Take()) != 0 {
+		t.Errorf("%d slots are in use", n)
+	}
+}
+
 func TestLeaseAllocations(t *testing.T) {
 	l, r := newLease(t, 1000)
 	l.Release()

@@ -16,8 +16,9 @@ import "sync"
 // does one that is Replayable. A frame whose Send returned because its context
 // ended is lost: whoever wants to go on waits with another context.
 type Salvage struct {
-	mu     sync.Mutex // guards leases
+	mu     sync.Mutex // guards what follows
 	leases []*Lease
+	closed bool
 }
 
 // Take hands over all leases, in about the order in which they were sent. Each
@@ -36,8 +37,25 @@ func (s *Salvage) Take() []*Lease {
 // that could not send what Take gave them.
 func (s *Salvage) Add(leases ...*Lease) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.leases = append(s.leases, leases...)
+	closed := s.closed
+	if !closed {
+		s.leases = append(s.leases, leases...)
+	}
+	s.mu.Unlock()
+	if closed {
+		for _, l := range leases {
+			l.Release()
+		}
+	}
+}
+
+// Close is Release for an owner that needs nothing more: what is added later is given
+// back too, by a connection that others use and that goes on, above all.
+func (s *Salvage) Close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.Release()
 }
 
 // Release gives all slots back: the frames are lost.

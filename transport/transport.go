@@ -176,7 +176,7 @@ type Stats struct {
 
 // Facts are what a connection can do. They are fixed when it is made.
 type Facts struct {
-	Link       string // scheme of the link: "mem", "tcp", "unix"
+	Link       string // scheme of the link: "mem", "tcp", "unix", "rdma"
 	Local      string // this end's address, for people
 	Remote     string // the peer's address, for people
 	Peer       string // the peer's name: with Proven the one that this end pinned its key under, else what it calls itself, for people

@@ -26,7 +26,7 @@ func TestRevokingTakesEveryLineOfTheKey(t *testing.T) {
 		if want := []keys.Peer{{Name: "a", Key: rfc}, {Name: "copy", Key: rfc}}; err != nil || !slices.Equal(got, want) {
 			t.Errorf("%s: removed %v, %v", arg, got, err)
 		}
-		if b, err := os.ReadFile(filepath.Join(dir, keys.PeersFile)); err != nil || string(b) != "# head\n"+bLine+"x y\n" {
+		if b, err := os.ReadFile(filepath.Join(dir, keys.PeersFile)); err != nil || string(b) != "# head\n"+bLine+"x y\n# revoked: "+aLine {
 			t.Errorf("%s: left %q, %v", arg, b, err)
 		}
 	}

@@ -6,14 +6,14 @@ import "errors"
 // the file and what to do; test with errors.Is.
 var (
 	// ErrNoIdentity is returned when the directory has no private key yet: make
-	// one with `pdlink keys init`.
+	// one.
 	ErrNoIdentity = errors.New("keys: no private key")
 
 	// ErrIdentityExists is returned when a private key would be overwritten.
 	ErrIdentityExists = errors.New("keys: there is a private key already")
 
 	// ErrUnknownPeer is returned when a key or a name is not in the peers file:
-	// pair the two hosts with `pdlink keys pair`, or refuse the connection.
+	// pair the two hosts, or refuse the connection.
 	ErrUnknownPeer = errors.New("keys: unknown peer")
 
 	// ErrRefused is returned when the other end does not know this host's key:
@@ -23,6 +23,14 @@ var (
 	// ErrNoKeys is returned when the other end uses no keys and this one does:
 	// give it some, and pair the two hosts.
 	ErrNoKeys = errors.New("keys: the other end uses no keys")
+
+	// ErrKeysWanted is returned when the other end takes only peers with keys and
+	// this one has none: make some, pair the two hosts, and use them.
+	ErrKeysWanted = errors.New("keys: the other end takes only peers with keys")
+
+	// ErrExposed is returned for an address that strangers can reach where no keys
+	// are used: pair the two hosts, or use loopback.
+	ErrExposed = errors.New("keys: strangers can reach the address")
 
 	// ErrPeerExists is returned when a name or a key that is paired already
 	// would be paired with another: revoke it first.

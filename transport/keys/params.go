@@ -6,6 +6,7 @@ import "time"
 const (
 	IdentityFile = "identity"
 	PeersFile    = "peers"
+	NameFile     = "name"  // what other hosts are to call this one
 	lockFile     = ".lock" // of mode 0600: who cannot open it cannot hold it
 	newPrefix    = ".new-" // of a file that is being written
 )
@@ -20,6 +21,9 @@ const (
 
 	// maxPeers bounds the peers file, in bytes: some 10,000 peers.
 	maxPeers = 1 << 20
+
+	// maxNameFile bounds the file of this host's own name, in bytes.
+	maxNameFile = 256
 
 	// maxName bounds a peer's name, in bytes: as long as a label of a host name.
 	maxName = 63

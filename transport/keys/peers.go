@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -20,6 +21,37 @@ type Peer struct {
 const peersHead = `# Hosts that this one talks to, by pdlink: NAME PUBLIC-KEY, one a line. A connection of a host that
 # is taken out ends within seconds. Names are this host's own choice.
 `
+
+// revokedNote begins the comment that stays in the peers file of a line that was taken
+// out, so that nobody is offered to pair with its key again.
+const revokedNote = "# revoked: "
+
+// revokedIn are the keys that such comments name, with the names that they had.
+func revokedIn(b []byte) map[PublicKey]string {
+	gone := map[PublicKey]string{}
+	for line := range bytes.Lines(b) {
+		if rest, ok := bytes.CutPrefix(line, []byte(revokedNote)); ok {
+			if p, some, err := parsePeer(rest); some && err == nil {
+				gone[p.Key] = p.Name
+			}
+		}
+	}
+	return gone
+}
+
+// withoutNote is a file's content without the comments that name a key as revoked.
+func withoutNote(b []byte, key PublicKey) []byte {
+	if revokedIn(b)[key] == "" {
+		return b
+	}
+	var kept []byte
+	for line := range bytes.Lines(b) {
+		if _, noted := revokedIn(line)[key]; !noted {
+			kept = append(kept, line...)
+		}
+	}
+	return kept
+}
 
 // CheckName says whether a peer may have this name. The error Is ErrBadKey.
 func CheckName(name string) error {
@@ -87,6 +119,7 @@ func AddPeer(ctx context.Context, dir string, p Peer) error {
 				return fmt.Errorf("%w: the key %s is paired as %s already: there is nothing to do, or run `pdlink keys revoke %s` first to give it another name", ErrPeerExists, p.Key.Short(), q.Name, q.Name)
 			}
 		}
+		b = withoutNote(b, p.Key)
 		if len(b) == 0 {
 			b = []byte(peersHead)
 		}
@@ -103,10 +136,10 @@ func AddPeer(ctx context.Context, dir string, p Peer) error {
 
 // RemovePeer takes the peer with this name, or with this public key, out of the
 // file of dir: every line that has its key, under whatever name, and right or
-// wrong otherwise. It returns the peers that it took out, at least one, in the
-// file's order. Other lines stay, also those that are wrong: it must be possible
-// to revoke a peer whatever else is in the file. The context bounds the wait for
-// another change of the directory. Errors: ErrUnknownPeer, ErrPermissions,
+// wrong otherwise. A comment stays that says which key it was. It returns the peers
+// that it took out, at least one, in the file's order. Other lines stay, also those
+// that are wrong: it must be possible to revoke a peer whatever else is in the file.
+// The context bounds the wait for another change of the directory. Errors: ErrUnknownPeer, ErrPermissions,
 // ErrLocked, the context's, what the file system said.
 func RemovePeer(ctx context.Context, dir, nameOrKey string) (removed []Peer, err error) {
 	err = change(ctx, dir, func() error {
@@ -119,16 +152,25 @@ func RemovePeer(ctx context.Context, dir, nameOrKey string) (removed []Peer, err
 		if len(keys) == 0 {
 			return fmt.Errorf("%w: %.20q is not in %s", ErrUnknownPeer, nameOrKey, path)
 		}
-		var kept []byte
+		var kept, notes []byte
 		for line := range bytes.Lines(b) {
 			p, _, err := parsePeer(line)
 			switch {
 			case err != nil && mentions(line, keys): // it would be a peer again once mended
 			case err == nil && keys[p.Key]:
+				if !slices.ContainsFunc(removed, func(q Peer) bool { return q.Key == p.Key }) {
+					notes = fmt.Appendf(notes, "%s%s %v\n", revokedNote, p.Name, p.Key)
+				}
 				removed = append(removed, p)
 			default:
 				kept = append(kept, line...)
 			}
+		}
+		if n := len(kept); n > 0 && kept[n-1] != '\n' {
+			kept = append(kept, '\n')
+		}
+		if len(kept)+len(notes) <= maxPeers {
+			kept = append(kept, notes...)
 		}
 		return writeFile(path, kept, true)
 	})

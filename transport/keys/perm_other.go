@@ -13,6 +13,12 @@ const openFlags = 0
 // isLink does not know.
 func isLink(error) bool { return false }
 
+// Foreign cannot tell who owns a file.
+func Foreign(fs.FileInfo) (owner int, foreign bool) { return 0, false }
+
+// OthersWrite has no modes to look at.
+func OthersWrite(fs.FileInfo) bool { return false }
+
 // checkOwner cannot tell who owns a file.
 func checkOwner(string, fs.FileInfo) error { return nil }
 

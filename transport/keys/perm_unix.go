@@ -18,16 +18,30 @@ const openFlags = unix.O_NOFOLLOW | unix.O_NONBLOCK
 // isLink says whether an open failed because of openFlags and a symbolic link.
 func isLink(err error) bool { return errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EMLINK) }
 
+// Foreign reports whether a file or directory belongs to another user than this
+// process's or root, and to whom: such a user can put something else in its place. The
+// owner -1 is one that is not known. Where the system has no owners nothing is foreign.
+func Foreign(fi fs.FileInfo) (owner int, foreign bool) {
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok {
+		return -1, true
+	}
+	return int(st.Uid), int(st.Uid) != os.Geteuid() && st.Uid != 0
+}
+
+// OthersWrite reports whether a file or directory has a mode by which other users than
+// its owner can write it. Where the system has no modes nobody else can.
+func OthersWrite(fi fs.FileInfo) bool { return fi.Mode()&othersWrite != 0 }
+
 // checkOwner refuses a file or directory of another user than this process's or
 // root.
 func checkOwner(path string, fi fs.FileInfo) error {
-	st, ok := fi.Sys().(*syscall.Stat_t)
-	if !ok {
+	switch owner, foreign := Foreign(fi); {
+	case owner < 0:
 		return fmt.Errorf("%w: %s: its owner is not known", ErrPermissions, path)
-	}
-	if me := os.Geteuid(); int(st.Uid) != me && st.Uid != 0 {
+	case foreign:
 		return fmt.Errorf("%w: %s belongs to user %d, and this process runs as user %d: run it as the owner, or make the file its own",
-			ErrPermissions, path, st.Uid, me)
+			ErrPermissions, path, owner, os.Geteuid())
 	}
 	return nil
 }

@@ -37,8 +37,9 @@ type Store struct {
 	id   *Identity
 	cert tls.Certificate
 
-	mu    sync.Mutex // guards peers and the channels in it
-	peers map[PublicKey]*pinned
+	mu      sync.Mutex // guards what follows, and the channels in it
+	peers   map[PublicKey]*pinned
+	revoked map[PublicKey]string // keys that the file says were taken out, and their names
 
 	problems chan view // capacity 1: the last that OnProblem was not told of
 	stop     chan struct{}
@@ -91,7 +92,7 @@ func Open(dir string, o Options) (*Store, error) {
 		dir: dir, o: o, id: id, cert: cert, peers: map[PublicKey]*pinned{},
 		problems: make(chan view, 1), stop: make(chan struct{}),
 	}
-	s.apply(peers)
+	s.apply(peers, w.used.revoked())
 	s.running.Go(func() { s.poll(w) })
 	s.running.Go(s.tell)
 	return s, nil
@@ -120,11 +121,16 @@ func (s *Store) Peers() []Peer {
 	return peers
 }
 
-// Admit returns the right of a key to be connected. The error Is ErrUnknownPeer.
+// Admit returns the right of a key to be connected. The error Is ErrUnknownPeer, and
+// ErrRevoked besides for a key that was one.
 func (s *Store) Admit(key PublicKey) (Admission, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.peers[key]
+	if name := s.revoked[key]; p == nil && name != "" {
+		return Admission{}, fmt.Errorf("%w: %w: %s (key %s) was taken out of %s",
+			ErrRevoked, ErrUnknownPeer, name, key.Short(), filepath.Join(s.dir, PeersFile))
+	}
 	if p == nil {
 		return Admission{}, fmt.Errorf("%w: key %s is not in %s: if you know whose it is, run here the `pdlink keys pair` line that `pdlink keys show` prints there",
 			ErrUnknownPeer, key.Short(), filepath.Join(s.dir, PeersFile))
@@ -148,10 +154,12 @@ func (s *Store) byName(name string) (PublicKey, error) {
 }
 
 // apply makes list the peers, and ends the admissions of all others. Under another
-// name a key is another peer: what was admitted goes by the old one.
-func (s *Store) apply(list []Peer) {
+// name a key is another peer: what was admitted goes by the old one. revoked are keys
+// that were peers.
+func (s *Store) apply(list []Peer, revoked map[PublicKey]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.revoked = revoked
 	now := make(map[PublicKey]*pinned, len(list))
 	for _, p := range list {
 		if old := s.peers[p.Key]; old != nil && old.name == p.Name {
@@ -182,7 +190,7 @@ func (s *Store) poll(w *watch) {
 		}
 		v := w.next(time.Now())
 		if v.changed {
-			s.apply(v.peers)
+			s.apply(v.peers, v.revoked)
 		}
 		if v.problem == nil {
 			continue

@@ -38,6 +38,9 @@ func (l look) peers(dir string) ([]Peer, error) {
 	return parsePeers(filepath.Join(dir, PeersFile), l.content)
 }
 
+// revoked are the keys that the file says were taken out of it.
+func (l look) revoked() map[PublicKey]string { return revokedIn(l.content) }
+
 // watch follows the peers file of a directory. One goroutine uses it.
 type watch struct {
 	dir   string
@@ -54,7 +57,8 @@ type watch struct {
 type view struct {
 	changed bool // peers are the peers now
 	peers   []Peer
-	problem error // to be told of, when it is not nil
+	revoked map[PublicKey]string // keys that were peers, as the file says
+	problem error                // to be told of, when it is not nil
 }
 
 // next looks again. A change must be seen twice: an editor may be in the middle of
@@ -72,7 +76,7 @@ func (w *watch) next(now time.Time) view {
 	}
 	w.used = l
 	peers, err := l.peers(w.dir)
-	return view{true, peers, err}
+	return view{true, peers, l.revoked(), err}
 }
 
 // blind is next where nothing was seen. Whoever was revoked meanwhile is still

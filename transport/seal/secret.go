@@ -53,10 +53,6 @@ func Export(export Exporter, token [16]byte) (*Secret, error) {
 	return s, nil
 }
 
-// NewSecret returns a secret that the two ends share by other means. The bytes
-// are copied; they must be unpredictable and used for one connection only.
-func NewSecret(b [SecretSize]byte) *Secret { return &Secret{bytes: b} }
-
 // Erase overwrites the secret. What was derived from it stays.
 func (s *Secret) Erase() { clear(s.bytes[:]) }
 

@@ -20,11 +20,6 @@ const (
 	Clear                  // frames as they are, lanes still prove who they belong to
 )
 
-// Suites returns the names of all suites, the default first.
-func Suites() []string {
-	return []string{AES128GCM.String(), AES256GCM.String(), Clear.String()}
-}
-
 // String returns the name.
 func (s Suite) String() string {
 	switch s {
@@ -36,16 +31,6 @@ func (s Suite) String() string {
 		return "clear"
 	}
 	return fmt.Sprintf("suite %d", uint8(s))
-}
-
-// ParseSuite returns the suite of a name of Suites.
-func ParseSuite(name string) (Suite, error) {
-	for s := AES128GCM; s <= Clear; s++ {
-		if s.String() == name {
-			return s, nil
-		}
-	}
-	return 0, invalid("unknown suite %q, this build has %v", name, Suites())
 }
 
 // featurePrefix begins the names of features that are suites.

@@ -15,13 +15,14 @@ import (
 
 // conn implements transport.Conn on a driver.
 type conn struct {
-	d     Driver
-	o     Options
-	terms wire.Terms
-	facts transport.Facts
-	sum   transport.SumFunc
-	check bool // sums are compared; false for transport.SumNone
-	pings bool // wire.FeaturePing was agreed
+	d      Driver
+	queuer Queuer // d, where it is one too
+	o      Options
+	terms  wire.Terms
+	facts  transport.Facts
+	sum    transport.SumFunc
+	check  bool // sums are compared; false for transport.SumNone
+	pings  bool // wire.FeaturePing was agreed
 
 	send, recv lazyRing
 	out        outbox
@@ -85,6 +86,7 @@ func New(d Driver, a Agreement, o Options, facts transport.Facts) transport.Conn
 		down:    make(chan struct{}), quit: make(chan struct{}),
 		written: make(chan struct{}), gone: make(chan struct{}),
 	}
+	c.queuer, _ = d.(Queuer)
 	c.pool = newPools(c.send.slots(), c.recv.slots(), a.MaxPayload, a.Sum, c.takeBack)
 	c.start()
 	return c

@@ -35,6 +35,17 @@ type Driver interface {
 	Close() error
 }
 
+// Queuer is what a Driver may be too, when it can have several frames of a lane on
+// their way: a session then uses QueueFrame in place of WriteFrame.
+type Queuer interface {
+	// QueueFrame is WriteFrame without the wait: done is called once, from any
+	// goroutine and maybe before QueueFrame returns, when the link no longer needs the
+	// bytes. It waits while the lane has as many frames on their way as it takes. With
+	// an error done is not called. What fails later is the error of a later call; Close
+	// calls done for every frame that was queued before it returns.
+	QueueFrame(lane int, header, payload []byte, done func()) error
+}
+
 // Placer returns the memory for the payload of a frame whose encoded header is
 // given, as many bytes as the header says. Its error ends the lane; ReadFrame
 // returns it wrapped.

@@ -83,7 +83,13 @@ func (c *conn) writeFrame(lane int, f *txFrame, h *wire.FrameHeader) error {
 		Payload: uint32(len(payload)), Repeat: f.repeats > 0, Pieces: pieces,
 	}
 	header, err := wire.AppendFrame(f.lease.Header()[:0], h)
-	if err == nil {
+	switch {
+	case err != nil:
+	case c.queuer != nil:
+		if err = c.queuer.QueueFrame(lane, header, payload, f.written); err == nil {
+			return nil
+		}
+	default:
 		err = c.d.WriteFrame(lane, header, payload)
 	}
 	o.wrote(f)

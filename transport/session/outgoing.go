@@ -46,6 +46,8 @@ type outgoing struct {
 
 	repeats // what is sent again
 
+	wreck wreck // of a transfer that ended
+
 	line sendLine // its frames in conn.ready, whose mutex guards it
 }
 
@@ -68,6 +70,14 @@ type txFrame struct {
 	repeats int      // how often it was sent again
 
 	next *txFrame // in the queue, whose mutex guards it
+
+	written func() // tells o that the link no longer needs the bytes; made once: a method value allocates
+}
+
+func newTxFrame() *txFrame {
+	f := &txFrame{blocks: make([]uint32, 0, transport.MaxPieces)}
+	f.written = func() { f.o.wrote(f) }
+	return f
 }
 
 func newOutgoing(c *conn, handle uint32, r transport.Request, ring *transport.Ring) *outgoing {
@@ -297,20 +307,25 @@ func (o *outgoing) wrote(f *txFrame) {
 	free := len(f.blocks) == 0
 	saved := o.rescue && !free
 	free = free || o.ended && !saved
+	if o.rescue {
+		o.wreck.busy--
+	}
 	switch {
 	case free:
 		o.unkeep(f)
 	case saved:
+		o.wreck.frames = append(o.wreck.frames, f)
 	case !f.lack.empty(): // the peer was faster
 		o.again = append(o.again, f)
 		o.repeat()
 	}
+	rescue := o.rescue
 	o.mu.Unlock()
-	switch {
-	case free:
+	if free {
 		o.c.drop(f)
-	case saved:
-		o.save(f)
+	}
+	if rescue {
+		o.recover()
 	}
 }
 
@@ -378,9 +393,15 @@ func (o *outgoing) finalize(err error) (idle []*txFrame) {
 	o.ended, o.err = true, err
 	o.c.ready.remove(o)
 	for _, f := range o.kept {
-		if !f.busy {
+		switch {
+		case !f.busy:
 			idle = append(idle, f)
+		case o.rescue:
+			o.wreck.busy++
 		}
+	}
+	if o.rescue {
+		o.wreck.frames = idle
 	}
 	o.kept, o.missing, o.again = nil, nil, nil
 	close(o.done)

@@ -97,12 +97,12 @@ func (p *pools) getTx() *txFrame {
 	case f := <-p.tx:
 		return f
 	default:
-		return &txFrame{blocks: make([]uint32, 0, transport.MaxPieces)}
+		return newTxFrame()
 	}
 }
 
 func (p *pools) putTx(f *txFrame) {
-	*f = txFrame{blocks: f.blocks[:0]}
+	*f = txFrame{blocks: f.blocks[:0], written: f.written}
 	select {
 	case p.tx <- f:
 	default:

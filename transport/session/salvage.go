@@ -67,14 +67,26 @@ func (o *outgoing) move(ctx context.Context, l *transport.Lease) (*transport.Lea
 	return to, nil
 }
 
+// wreck is what is left of a transfer that ended and whose frames are saved: they go to
+// the opener's salvage together, in the order in which they were sent, when no lane
+// has one of them any more. The transfer's mutex guards it.
+type wreck struct {
+	busy   int                // frames that lanes have
+	frames []*txFrame         // that they do not have
+	late   []*transport.Lease // that came after the end, live
+}
+
 // reject is the end of a lease, which has ended, that could not be queued: it is
 // saved where those that were kept are.
 func (o *outgoing) reject(l *transport.Lease) {
 	o.mu.Lock()
 	saved := o.rescue
+	if saved {
+		o.wreck.late = append(o.wreck.late, l.Revive())
+	}
 	o.mu.Unlock()
 	if saved {
-		o.keep.Add(l.Revive())
+		o.recover()
 	} else {
 		l.Free()
 	}
@@ -85,21 +97,31 @@ func (o *outgoing) dispose(idle []*txFrame) {
 	o.mu.Lock()
 	saved := o.rescue
 	o.mu.Unlock()
-	if !saved {
-		for _, f := range idle {
-			o.c.drop(f)
-		}
+	if saved {
+		o.recover()
 		return
 	}
-	slices.SortFunc(idle, func(a, b *txFrame) int { return cmp.Compare(a.seq+1, b.seq+1) }) // neverSent first
 	for _, f := range idle {
-		o.save(f)
+		o.c.drop(f)
 	}
 }
 
-// save hands a frame to the opener's salvage.
-func (o *outgoing) save(f *txFrame) {
-	l := f.lease
-	o.c.pool.putTx(f)
-	o.keep.Add(l.Revive())
+// recover hands the wreck to the opener's salvage, unless lanes still have a part of it.
+func (o *outgoing) recover() {
+	o.mu.Lock()
+	if o.wreck.busy > 0 {
+		o.mu.Unlock()
+		return
+	}
+	w := o.wreck
+	o.wreck = wreck{}
+	o.mu.Unlock()
+	slices.SortFunc(w.frames, func(a, b *txFrame) int { return cmp.Compare(a.seq+1, b.seq+1) }) // neverSent first
+	leases := make([]*transport.Lease, 0, len(w.frames)+len(w.late))
+	for _, f := range w.frames {
+		l := f.lease
+		o.c.pool.putTx(f)
+		leases = append(leases, l.Revive())
+	}
+	o.keep.Add(append(leases, w.late...)...)
 }

@@ -17,9 +17,9 @@ func proxyChecks() []check {
 		{name: "proxy/cut at a random byte", run: proxyCut, sockets: true},
 		{name: "proxy/damage at random bytes", run: proxyCorrupt, sockets: true},
 		{name: "proxy/half-closed", run: proxyHalf, sockets: true},
-		{name: "proxy/delay", run: proxyDelay, sockets: true},
-		{name: "proxy/black hole", run: proxyHole, sockets: true},
-		{name: "proxy/sealed as the facts say", run: proxySealed, sockets: true},
+		{name: "proxy/delay", run: proxyDelay, sockets: true, frames: true},
+		{name: "proxy/black hole", run: proxyHole, sockets: true, frames: true},
+		{name: "proxy/sealed as the facts say", run: proxySealed, sockets: true, frames: true},
 		{name: "socket/peer that never answers", run: socketSilent, sockets: true},
 		{name: "socket/strangers at the listener", run: socketStrangers, sockets: true},
 	}

@@ -54,6 +54,10 @@ type Harness struct {
 	// the checks which damage raw bytes by a Proxy apply too.
 	Sockets bool
 
+	// ControlOnly says that the sockets carry the control channel alone: what a Proxy
+	// would do to frames is left out.
+	ControlOnly bool
+
 	// Tries is how many connections the check of random cuts makes; 0 means
 	// 200.
 	Tries int

@@ -30,7 +30,14 @@ const (
 	TypeFinish  Type = 24
 	TypeResult  Type = 25
 	TypeCancel  Type = 26
+
+	// FirstLink and LastLink bound the types of link messages (section 11).
+	FirstLink Type = 32
+	LastLink  Type = 47
 )
+
+// OfLink reports whether t is the type of a link message, see [Link].
+func (t Type) OfLink() bool { return FirstLink <= t && t <= LastLink }
 
 // FlagOptional marks a message that an end which does not know its type skips.
 const FlagOptional = 1 << 0
@@ -73,6 +80,9 @@ func (t Type) String() string {
 	case TypeCancel:
 		return "cancel"
 	}
+	if t.OfLink() {
+		return fmt.Sprintf("link message %d", uint8(t))
+	}
 	return fmt.Sprintf("type %d", uint8(t))
 }
 
@@ -94,6 +104,9 @@ func (t Type) limit() int {
 		return maxNack
 	case TypeFlushed:
 		return MaxSmallControl
+	}
+	if t.OfLink() {
+		return MaxLink
 	}
 	return 0
 }
@@ -170,6 +183,8 @@ func Append(dst []byte, m Message) ([]byte, error) {
 		return AppendResult(dst, m)
 	case *Cancel:
 		return AppendCancel(dst, m)
+	case *Link:
+		return AppendLink(dst, m)
 	}
 	return dst, fmt.Errorf("%w: no encoding for %T", transport.ErrInvalid, m)
 }
@@ -270,6 +285,16 @@ func (m *Ack) check() *fault {
 		if r.Count < 1 || uint64(r.First)+uint64(r.Count) > 1<<32 {
 			return wrong(fmt.Sprintf("range of %d blocks from %d", r.Count, r.First))
 		}
+	}
+	return nil
+}
+
+func (m *Link) check() *fault {
+	if !m.Of.OfLink() {
+		return wrong(fmt.Sprintf("type %d is no link message", m.Of))
+	}
+	if len(m.Body) > MaxLinkBody {
+		return tooMuch("bytes of body", len(m.Body), MaxLinkBody)
 	}
 	return nil
 }

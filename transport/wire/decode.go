@@ -28,6 +28,7 @@ type Decoder struct {
 	finish    Finish
 	result    Result
 	cancel    Cancel
+	link      Link
 	unknown   Unknown
 }
 
@@ -110,6 +111,10 @@ func (d *Decoder) body(t Type, r *reader) (Message, *fault) {
 	case TypeCancel:
 		d.cancel = Cancel{Handle: r.u32(), FromOpener: r.flags(cancelOpener) != 0, Reason: r.reason()}
 		return &d.cancel, nil
+	}
+	if t.OfLink() {
+		d.link = Link{Of: t, Body: r.meta()}
+		return &d.link, d.link.check()
 	}
 	d.unknown = Unknown{Of: t}
 	return &d.unknown, nil

@@ -302,3 +302,14 @@ func AppendCancel(dst []byte, m *Cancel) ([]byte, error) {
 	dst = appendText16(dst, Printable(m.Reason, transport.MaxReason))
 	return end(dst, start), nil
 }
+
+// AppendLink appends a Link.
+func AppendLink(dst []byte, m *Link) ([]byte, error) {
+	if f := m.check(); f != nil {
+		return dst, f.unencodable("link message")
+	}
+	start := len(dst)
+	dst = begin(dst, m.Of)
+	dst = appendMeta(dst, m.Body)
+	return end(dst, start), nil
+}

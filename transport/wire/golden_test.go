@@ -97,6 +97,7 @@ func sampleMessages() map[string]wire.Message {
 		"flushed_clean": &wire.Flushed{Handle: 5, Token: 1, Missing: []transport.Piece{}},
 		"finish":        &wire.Finish{Handle: 5, Frames: 11},
 		"result":        &wire.Result{Handle: 5, Meta: []byte("complete")},
+		"link":          &wire.Link{Of: wire.FirstLink, Body: []byte("queue pairs")},
 		"cancel":        &wire.Cancel{Handle: 5, FromOpener: true, Reason: "client went away"},
 	}
 }
@@ -125,6 +126,9 @@ func TestGoldenMessages(t *testing.T) {
 	}
 	for i := range 256 {
 		typ := wire.Type(i)
+		if typ.OfLink() && typ != wire.FirstLink {
+			continue // all of them have one form
+		}
 		if known := !strings.HasPrefix(typ.String(), "type "); known != seen[typ] {
 			t.Errorf("%v: known %v, has a golden file %v", typ, known, seen[typ])
 		}

@@ -38,6 +38,13 @@ const (
 	// pieces, 128 KiB.
 	MaxSmallControl = 256 << 10
 
+	// MaxLink bounds a link message: the queue pairs of MaxLanes lanes, and the
+	// memory of each in the smallest pieces that providers register.
+	MaxLink = 64 << 10
+
+	// MaxLinkBody bounds what the link itself says in one.
+	MaxLinkBody = MaxLink - 1<<10
+
 	// MaxHello bounds a Hello, which is read before the peer is known.
 	MaxHello = 4 << 10
 

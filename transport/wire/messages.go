@@ -153,6 +153,14 @@ type Cancel struct {
 	Reason     string // for people; encoders make it printable and cut it to MaxReason
 }
 
+// Link is a message that the two ends of one kind of link say to each other, beside
+// what all links say: its body is that link's affair. It is said only between ends
+// whose hellos named the link's feature. Either end may send it.
+type Link struct {
+	Of   Type   // FirstLink to LastLink
+	Body []byte // at most MaxLinkBody; a decoded one is part of the message's memory
+}
+
 // Unknown is an optional message of a type that this version does not know. It
 // is to be skipped.
 type Unknown struct {
@@ -209,6 +217,9 @@ func (*Result) Type() Type { return TypeResult }
 
 // Type returns TypeCancel.
 func (*Cancel) Type() Type { return TypeCancel }
+
+// Type returns Of.
+func (m *Link) Type() Type { return m.Of }
 
 // Type returns the type that is not known.
 func (m *Unknown) Type() Type { return m.Of }
