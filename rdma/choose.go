@@ -1,0 +1,284 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"pdlink/rdma/internal/verbs"
+)
+
+// Choice is the device and address that a connection uses at this end.
+type Choice struct {
+	Device string
+	Port   int
+	GID    string // as an IP address
+	Index  int    // of the GID, at this moment
+	Kind   string // "RoCE v2"
+	MTU    int    // active, in bytes of a packet's payload
+	Mode   string // how frames move, once that is agreed: "write+send", "write+immediate", "read", "send"
+	Why    string // in words
+}
+
+// String is the choice as one line for people.
+func (c Choice) String() string {
+	s := fmt.Sprintf("%s port %d, %s %s (GID %d), MTU %d: %s", c.Device, c.Port, c.Kind, c.GID, c.Index, c.MTU, c.Why)
+	if c.Mode != "" {
+		s += "; frames by " + c.Mode
+	}
+	return s
+}
+
+// netdev is a network interface of this host.
+type netdev struct {
+	name  string
+	index int
+	mtu   int
+	rdma  string // its RDMA device, where the system knows
+	note  string // state and speed, for people
+}
+
+// seat is a device with a port and a GID.
+type seat struct {
+	info  verbs.DeviceInfo
+	port  int
+	attr  verbs.PortAttr
+	entry verbs.GIDEntry
+	rank  int
+	why   string
+}
+
+// parseDevice takes "name" or "name:port" apart; port 0 means any.
+func parseDevice(s string) (name string, port int, err error) {
+	name, text, has := strings.Cut(s, ":")
+	if !has {
+		return name, 0, nil
+	}
+	port, err = strconv.Atoi(text)
+	if err != nil || port < 1 || name == "" {
+		return "", 0, fmt.Errorf("rdma: device %q: want a name, or name:port", s)
+	}
+	return name, port, nil
+}
+
+func deviceNames(list []verbs.DeviceInfo) string {
+	if len(list) == 0 {
+		return "none"
+	}
+	names := make([]string, len(list))
+	for i, d := range list {
+		names[i] = d.Name
+	}
+	return strings.Join(names, ", ")
+}
+
+// choose opens the device for a connection whose control socket has the local address
+// local: by what addresses ports have, never by an index. The caller closes it.
+func (l *Link) choose(local net.Addr) (verbs.Device, seat, error) {
+	p, list, err := l.devices()
+	if err != nil {
+		return nil, seat{}, err
+	}
+	_, port, err := parseDevice(l.o.Device)
+	if err != nil {
+		return nil, seat{}, err
+	}
+	s := search{ip: ipOf(local), named: l.o.Device != "", port: port}
+	s.dev = netdevOf(s.ip)
+	devices := map[string]verbs.Device{}
+	defer func() {
+		for _, d := range devices {
+			d.Close() //nolint:errcheck // nothing was made of it
+		}
+	}()
+	for _, info := range list {
+		d, err := p.Open(info.Name)
+		if err != nil {
+			s.refused = append(s.refused, err)
+			continue
+		}
+		devices[info.Name] = d
+		s.look(info, d)
+	}
+	best, err := s.best()
+	if err != nil {
+		return nil, seat{}, unavailable(err)
+	}
+	d := devices[best.info.Name]
+	delete(devices, best.info.Name)
+	return d, best, nil
+}
+
+// ipOf is the IP address of a socket's address; the zero value where it has none.
+func ipOf(a net.Addr) netip.Addr {
+	if t, ok := a.(*net.TCPAddr); ok {
+		return t.AddrPort().Addr().Unmap().WithZone("")
+	}
+	return netip.Addr{}
+}
+
+// search collects the seats that a connection could have.
+type search struct {
+	ip      netip.Addr
+	dev     netdev
+	named   bool // the user named the device
+	port    int  // and this port of it; 0: any
+	seats   []seat
+	active  map[string]bool // devices with an active port
+	refused []error
+}
+
+// Ranks of a seat. Digits below ten say which kind of address it has.
+const (
+	rankOther  = 0
+	rankDevice = 20 // the system says that the interface is of this device
+	rankNetdev = 40 // the GID is of the same interface
+	rankAddr   = 60 // the GID is the control connection's own address
+)
+
+// look adds the seats of a device.
+func (s *search) look(info verbs.DeviceInfo, d verbs.Device) {
+	attr, err := d.Attr()
+	if err != nil {
+		s.refused = append(s.refused, fmt.Errorf("device %s: %w", info.Name, err))
+		return
+	}
+	for port := 1; port <= attr.Ports; port++ {
+		if s.port != 0 && s.port != port {
+			continue
+		}
+		pa, err := d.Port(port)
+		if err == nil && pa.State != verbs.PortActive {
+			err = fmt.Errorf("port is %v", pa.State)
+		}
+		var gids []verbs.GIDEntry
+		if err == nil {
+			gids, err = d.GIDs(port)
+		}
+		if err != nil {
+			s.refused = append(s.refused, fmt.Errorf("device %s port %d: %w", info.Name, port, err))
+			continue
+		}
+		n := len(s.seats)
+		for _, e := range gids {
+			if e.Kind != verbs.GIDRoCEv1 && !e.GID.Addr().IsUnspecified() {
+				s.add(seat{info: info, port: port, attr: pa, entry: e})
+			}
+		}
+		if n == len(s.seats) {
+			s.refused = append(s.refused, fmt.Errorf("device %s port %d: no address for RoCE v2: give its network interface one", info.Name, port))
+		}
+	}
+}
+
+// add ranks a seat and adds it.
+func (s *search) add(c seat) {
+	switch addr := c.entry.GID.Addr(); {
+	case addr == s.ip:
+		c.rank, c.why = rankAddr, "the address of the control connection"
+	case s.dev.index != 0 && c.entry.IfIndex == s.dev.index:
+		c.rank, c.why = rankNetdev, "on the interface of the control connection, "+s.dev.text()
+	case s.dev.rdma != "" && c.info.Name == s.dev.rdma:
+		c.rank, c.why = rankDevice, "the device of the interface of the control connection, "+s.dev.text()
+	case s.named:
+		c.rank, c.why = rankOther, "named on the command line"
+	default:
+		c.rank, c.why = rankOther, "the only device with an active port"
+	}
+	c.rank += addressRank(c.entry.GID.Addr())
+	if s.active == nil {
+		s.active = map[string]bool{}
+	}
+	s.active[c.info.Name] = true
+	s.seats = append(s.seats, c)
+}
+
+// addressRank prefers what is routed most surely: IPv4, global IPv6, link-local.
+func addressRank(a netip.Addr) int {
+	switch {
+	case a.Is4():
+		return 3
+	case a.IsLinkLocalUnicast():
+		return 1
+	}
+	return 2
+}
+
+func (d netdev) text() string {
+	if d.note == "" {
+		return d.name
+	}
+	return d.name + " (" + d.note + ")"
+}
+
+// best is the seat that counts.
+func (s *search) best() (seat, error) {
+	if len(s.seats) == 0 {
+		if len(s.refused) == 0 {
+			s.refused = append(s.refused, errors.New("no port of that number"))
+		}
+		return seat{}, errors.Join(s.refused...)
+	}
+	best := slices.MaxFunc(s.seats, func(a, b seat) int { return a.rank - b.rank })
+	if best.rank < rankDevice && !s.named && len(s.active) > 1 {
+		names := make([]string, 0, len(s.active))
+		for name := range s.active {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		return seat{}, fmt.Errorf("the control connection's address %v is on none of the devices %s: name one, or use an address of its interface",
+			s.ip, strings.Join(names, ", "))
+	}
+	return best, nil
+}
+
+// linkLocal is the link-local address of the same port and interface, for a peer that
+// has nothing else; s itself where there is none.
+func (s seat) linkLocal(d verbs.Device) seat {
+	gids, err := d.GIDs(s.port)
+	if err != nil {
+		return s
+	}
+	for _, e := range gids {
+		if e.Kind != verbs.GIDRoCEv1 && e.IfIndex == s.entry.IfIndex && e.GID.Addr().IsLinkLocalUnicast() {
+			s.entry, s.why = e, s.why+", link-local as the peer's"
+			return s
+		}
+	}
+	return s
+}
+
+// choice is the seat for people.
+func (s seat) choice() Choice {
+	return Choice{
+		Device: s.info.Name, Port: s.port, GID: s.entry.GID.String(), Index: s.entry.Index, Kind: s.entry.Kind.String(),
+		MTU: s.attr.ActiveMTU.Bytes(), Why: s.why,
+	}
+}
+
+// findNetdev is the interface that has an address.
+func findNetdev(ip netip.Addr) (netdev, bool) {
+	if !ip.IsValid() || ip.IsLoopback() {
+		return netdev{}, false
+	}
+	list, err := net.Interfaces()
+	if err != nil {
+		return netdev{}, false
+	}
+	for _, i := range list {
+		addrs, err := i.Addrs()
+		if err != nil {
+			continue
+		}
+		for _, a := range addrs {
+			if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Unmap() == ip {
+				return netdev{name: i.Name, index: i.Index, mtu: i.MTU, note: fmt.Sprintf("MTU %d", i.MTU)}, true
+			}
+		}
+	}
+	return netdev{}, false
+}

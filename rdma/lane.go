@@ -1,0 +1,201 @@
+package rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"pdlink/rdma/internal/verbs"
+	"pdlink/transport"
+)
+
+// lane is one queue pair and what both of its directions have. One goroutine, the
+// pump, polls its queues; one goroutine queues frames and one reads them.
+type lane struct {
+	c     *conn
+	index int
+	*pair
+	peer lanePlace
+
+	in  inbound
+	out outbound
+
+	nudge  chan struct{} // capacity 1: wakes the pump where there is no channel
+	repost []verbs.RecvWR
+}
+
+// What a work request is, in the upper byte of its id; the rest is a number.
+const (
+	idPart  = uint64(iota) << 56 // not the last of a frame
+	idFrame                      // the last of a frame that is sent
+	idRead                       // the last of a frame that is read
+	idMask  = uint64(0xff) << 56
+)
+
+// wake wakes the pump.
+func (l *lane) wake() {
+	if l.pair != nil && l.ch != nil {
+		l.ch.Wake()
+		return
+	}
+	select {
+	case l.nudge <- struct{}{}:
+	default:
+	}
+}
+
+// pump polls the lane's queues until the lane is dead.
+func (l *lane) pump() {
+	buf := make([]verbs.Completion, pollBatch)
+	p := nap{pause: napLeast}
+	rounds := spinRounds
+	for l.c.ctx.Err() == nil {
+		which, n, err := verbs.Spin(buf, rounds, spinTime, l.send, l.recv)
+		if err == nil {
+			err = l.handle(which == 0, buf[:n])
+		}
+		if err != nil {
+			l.c.fail(fmt.Errorf("%w: lane %d: %w", transport.ErrLost, l.index, err))
+			return
+		}
+		switch {
+		case n > 0:
+			p, rounds = nap{pause: napLeast}, spinRounds
+		case l.ch == nil:
+			p.sleep(l.c.ctx, l.nudge)
+			rounds = 1
+		case rounds == spinRounds:
+			// Look once more between arming and waiting: what came before gives no event.
+			if err := errors.Join(l.send.Arm(), l.recv.Arm()); err != nil {
+				l.c.fail(fmt.Errorf("%w: lane %d: arm: %w", transport.ErrLost, l.index, err))
+				return
+			}
+			rounds = 1
+		default:
+			if l.ch.Wait(l.c.ctx) != nil {
+				return
+			}
+			rounds = spinRounds
+		}
+	}
+}
+
+// nap is how a pump sleeps without a channel: short at first, longer while nothing
+// comes.
+type nap struct {
+	pause time.Duration
+	long  int // naps of napMost in a row
+}
+
+func (p *nap) sleep(ctx context.Context, nudge <-chan struct{}) {
+	t := time.NewTimer(p.pause)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-nudge:
+		*p = nap{pause: napLeast}
+		return
+	case <-ctx.Done():
+		return
+	}
+	switch {
+	case p.pause < napMost:
+		p.pause = min(2*p.pause, napMost)
+	case p.long < idleNaps:
+		p.long++
+	default:
+		p.pause = napIdle
+	}
+}
+
+// handle acts on completions of one queue.
+func (l *lane) handle(sends bool, list []verbs.Completion) error {
+	l.repost = l.repost[:0]
+	for i := range list {
+		c := &list[i]
+		if err := c.Err(); err != nil {
+			return err
+		}
+		var err error
+		switch {
+		case !sends:
+			err = l.in.completed(l, c)
+		case c.ID&idMask == idFrame:
+			l.out.completed(c.ID &^ idMask)
+		case c.ID&idMask == idRead:
+			err = l.in.landed(l, c.ID&^idMask)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return l.receive(l.repost)
+}
+
+// receive posts receives.
+func (l *lane) receive(list []verbs.RecvWR) error {
+	if len(list) == 0 {
+		return nil
+	}
+	if n, err := l.qp.PostRecv(list); err != nil {
+		return fmt.Errorf("post %d receives, %d were taken: %w", len(list), n, err)
+	}
+	return nil
+}
+
+// post posts the requests of one frame. The last one completes whatever the provider
+// wants; where it wants that of all, all do.
+func (l *lane) post(wrs []verbs.SendWR, signalAll *bool) error {
+	for i := range wrs {
+		wrs[i].Flags &^= verbs.FlagSignalled
+		if *signalAll || i == len(wrs)-1 {
+			wrs[i].Flags |= verbs.FlagSignalled
+		}
+	}
+	n, err := l.qp.PostSend(wrs)
+	if errors.Is(err, verbs.ErrUnsupported) && n == 0 && !*signalAll {
+		*signalAll = true
+		return l.post(wrs, signalAll)
+	}
+	if err != nil {
+		return fmt.Errorf("post %d requests, %d were taken: %w", len(wrs), n, err)
+	}
+	return nil
+}
+
+// end destroys the queue pair. What is outstanding is flushed first, where the
+// provider does that.
+func (l *lane) end() error {
+	if l.pair == nil {
+		return nil
+	}
+	if l.qp != nil {
+		if l.qp.Modify(verbs.StateError, verbs.QPAttr{}) == nil {
+			l.drain()
+		} else {
+			l.qp.Modify(verbs.StateReset, verbs.QPAttr{}) //nolint:errcheck // destroying it is what counts
+		}
+	}
+	return l.close()
+}
+
+// drain takes completions until nothing comes any more of what was outstanding.
+func (l *lane) drain() {
+	buf := make([]verbs.Completion, pollBatch)
+	deadline := time.Now().Add(drainTime)
+	for l.out.outstanding() && time.Now().Before(deadline) {
+		n, err := l.send.Poll(buf)
+		if err != nil {
+			return
+		}
+		for i := range n {
+			if c := &buf[i]; c.ID&idMask == idFrame {
+				l.out.completed(c.ID &^ idMask)
+			}
+		}
+		if n == 0 {
+			time.Sleep(destroyPause)
+		}
+	}
+}

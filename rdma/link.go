@@ -1,0 +1,141 @@
+package rdma
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"pdlink/rdma/internal/verbs"
+	"pdlink/transport"
+	"pdlink/transport/carrier"
+)
+
+// Options of a Link. The zero value works.
+type Options struct {
+	// Device names the device to use, "mlx5_0", or "mlx5_0:2" with a port. Empty: the
+	// one whose port has the address of the control connection, or is on its network
+	// interface; else the only one with an active port.
+	Device string
+
+	// Slots is how many frames this end has room for on each lane. 0 means 16; at most
+	// 32. Fewer are offered where the device's limits want it.
+	Slots int
+
+	// NoRemoteWrite keeps the peer from writing into memory of this end: frames are
+	// read by whom they are for.
+	NoRemoteWrite bool
+
+	// NoImmediate announces frames by messages of their own even where immediates work.
+	NoImmediate bool
+
+	// OnChoice is told which device and address each connection uses, and why. It must
+	// not block. Nil: nobody is told.
+	OnChoice func(Choice)
+
+	// Verbs is where devices come from, for tests of this module. Nil: the library of
+	// this host, which is loaded when it is first needed.
+	Verbs verbs.Provider
+}
+
+// Link makes the lanes of connections out of queue pairs. It implements
+// carrier.Carrier and may be used concurrently.
+type Link struct {
+	o    Options
+	load func() (verbs.Provider, error)
+
+	worked atomic.Bool // a connection was made
+
+	mu  sync.Mutex       // guards bad
+	bad map[string]error // devices that are not used again, and why
+}
+
+var _ carrier.Carrier = (*Link)(nil)
+
+// New returns a link. It opens nothing.
+func New(o Options) *Link {
+	o.Slots = min(cmp.Or(max(o.Slots, 0), defaultSlots), maxSlots)
+	if o.OnChoice == nil {
+		o.OnChoice = func(Choice) {}
+	}
+	l := &Link{o: o, bad: map[string]error{}}
+	l.load = sync.OnceValues(func() (verbs.Provider, error) {
+		if o.Verbs != nil {
+			return o.Verbs, nil
+		}
+		return verbs.Load(verbs.Options{})
+	})
+	return l
+}
+
+// Link implements carrier.Carrier.
+func (l *Link) Link() string { return Scheme }
+
+// Features implements carrier.Carrier.
+func (l *Link) Features() []string { return []string{feature} }
+
+// Available implements carrier.Carrier: the library loads and lists a device that is
+// usable and, where one is named, that one.
+func (l *Link) Available() error {
+	_, _, err := l.devices()
+	return err
+}
+
+// devices lists the usable devices, at least one.
+func (l *Link) devices() (verbs.Provider, []verbs.DeviceInfo, error) {
+	p, err := l.load()
+	if err != nil {
+		return nil, nil, unavailable(err)
+	}
+	all, err := p.Devices()
+	if err != nil {
+		return nil, nil, unavailable(err)
+	}
+	name, _, err := parseDevice(l.o.Device)
+	if err != nil {
+		return nil, nil, err
+	}
+	var list []verbs.DeviceInfo
+	var why []error
+	for _, d := range all {
+		if name != "" && d.Name != name {
+			continue
+		}
+		if err := l.isBad(d.Name); err != nil {
+			why = append(why, err)
+			continue
+		}
+		list = append(list, d)
+	}
+	switch {
+	case len(list) > 0:
+		return p, list, nil
+	case len(why) > 0:
+		return nil, nil, unavailable(errors.Join(why...))
+	case name != "":
+		return nil, nil, unavailable(fmt.Errorf("no device %q, there are %s", name, deviceNames(all)))
+	}
+	return nil, nil, unavailable(errors.New("this host has no RDMA device"))
+}
+
+// unavailable is err as transport.ErrUnavailable, once.
+func unavailable(err error) error {
+	if errors.Is(err, transport.ErrUnavailable) {
+		return fmt.Errorf("rdma: %w", err)
+	}
+	return fmt.Errorf("rdma: %w: %w", transport.ErrUnavailable, err)
+}
+
+// setBad marks a device that is not to be used again by this process.
+func (l *Link) setBad(device string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.bad[device] = fmt.Errorf("device %s is not used again until this program restarts: %w", device, err)
+}
+
+func (l *Link) isBad(device string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.bad[device]
+}

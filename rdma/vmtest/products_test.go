@@ -1,0 +1,207 @@
+//go:build rdmavm
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The programs of this module lie beside the test, put there by -add.
+const (
+	pdlink = "./pdlink"
+	pdperf = "./pdperf"
+)
+
+// paired makes the keys of two hosts that know each other and returns their
+// directories.
+func paired(t *testing.T) (a, b string) {
+	t.Helper()
+	dir := t.TempDir()
+	a, b = filepath.Join(dir, "a"), filepath.Join(dir, "b")
+	line := regexp.MustCompile(`pdlink1[a-z0-9]+`)
+	tokens := map[string]string{}
+	for name, keys := range map[string]string{"a": a, "b": b} {
+		out, err := exec.CommandContext(t.Context(), pdlink, "keys", "init", "--dir", keys, "--name", name).CombinedOutput()
+		if tokens[name] = line.FindString(string(out)); err != nil || tokens[name] == "" {
+			t.Fatalf("keys: %v\n%s", err, out)
+		}
+	}
+	for keys, peer := range map[string]string{a: "b", b: "a"} {
+		if out, err := exec.CommandContext(t.Context(), pdlink, "keys", "pair", "--dir", keys, peer, tokens[peer]).CombinedOutput(); err != nil {
+			t.Fatalf("pair: %v\n%s", err, out)
+		}
+	}
+	return a, b
+}
+
+// listens starts a program that prints, as JSON, where it listens, and returns that.
+// It ends with the test.
+func listens(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 30 * time.Second
+	var log strings.Builder
+	cmd.Stderr = &log
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		for lines.Scan() {
+		}
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("%s %q: %v\n%s", name, args, cmd.ProcessState, log.String())
+		}
+	})
+	for lines.Scan() {
+		var e struct{ Event, Listen string }
+		if json.Unmarshal(lines.Bytes(), &e) == nil && e.Listen != "" {
+			return e.Listen
+		}
+	}
+	t.Fatalf("%s %q does not listen: %s", name, args, log.String())
+	return ""
+}
+
+// verdict is what replay prints.
+type verdict struct {
+	Verdict                       string
+	State                         string
+	Total                         int
+	Identical, Different, Missing int
+	Bytes                         uint64
+	Links                         []struct {
+		Link   string
+		Sealed bool
+		Bytes  uint64
+	}
+}
+
+func replayed(t *testing.T, args ...string) verdict {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, pdlink, append([]string{"replay", "--json"}, args...)...)
+	var log strings.Builder
+	cmd.Stderr = &log
+	out, err := cmd.Output()
+	var v verdict
+	if jerr := json.Unmarshal(out, &v); err != nil || jerr != nil {
+		t.Fatalf("replay %q: %v, %v\n%s%s", args, err, jerr, out, log.String())
+	}
+	return v
+}
+
+// TestVMReplay sends the recorded prefills between two devices, sealed and in clear:
+// every block is the decoder's own, bit for bit.
+func TestVMReplay(t *testing.T) {
+	before := resources(t)
+	a, b := paired(t)
+	for _, encrypt := range []string{"on", "off"} {
+		for _, name := range []string{"kv-qwen3", "dsv4-a", "dsv4-b"} {
+			t.Run(name+", sealed "+encrypt, func(t *testing.T) {
+				url := listens(t, pdlink, "decode", "--json", "--listen", "rdma://"+os.Getenv("RDMA_IP_A")+":0", "--store", t.TempDir(),
+					"--keys", a, "--encrypt", encrypt)
+				v := replayed(t, "bundled:"+name, "--to", url, "--require", "rdma", "--keys", b, "--encrypt", encrypt)
+				if v.State != "complete" || v.Total == 0 || v.Identical != v.Total || v.Different != 0 || v.Missing != 0 {
+					t.Errorf("%+v", v)
+				}
+				if len(v.Links) != 1 || v.Links[0].Link != "rdma" || v.Links[0].Bytes != v.Bytes || v.Links[0].Sealed != (encrypt == "on") {
+					t.Errorf("links of %+v", v)
+				}
+				t.Log(v.Verdict)
+			})
+		}
+	}
+	if after := resources(t); after != before {
+		t.Errorf("resources before:\n%safter:\n%s", before, after)
+	}
+}
+
+// resources is what the kernel counts of both devices.
+func resources(t *testing.T) string {
+	t.Helper()
+	return shell(t, "rdma resource show $RDMA_A; rdma resource show $RDMA_B")
+}
+
+// TestVMRequire: a receiver without RDMA is refused where RDMA is required, and where
+// it is not the verdict says what was used.
+func TestVMRequire(t *testing.T) {
+	a, b := paired(t)
+	url := listens(t, pdlink, "decode", "--json", "--listen", "tcp://"+os.Getenv("RDMA_IP_A")+":0", "--store", t.TempDir(), "--keys", a)
+	over := strings.Replace(url, "tcp://", "rdma://", 1)
+	out, err := exec.CommandContext(t.Context(), pdlink, "replay", "bundled:kv-qwen3", "--to", over, "--require", "rdma", "--keys", b, "--retry", "0").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "rdma") {
+		t.Errorf("a receiver without RDMA: %v\n%s", err, out)
+	}
+	t.Logf("%s", out)
+	v := replayed(t, "bundled:kv-qwen3", "--to", over, "--to", url, "--keys", b)
+	if v.State != "complete" || len(v.Links) != 1 || v.Links[0].Link != "tcp" {
+		t.Errorf("%+v", v)
+	}
+	t.Log(v.Verdict)
+}
+
+// measured is what pdperf prints of a run.
+type measured struct {
+	OK       bool
+	Why      string
+	Link     string
+	Goodput  float64 `json:"goodput_gb_per_s"`
+	Verified uint64  `json:"verified_bytes"`
+	Bytes    uint64
+	Bad      uint64 `json:"bad_pieces"`
+}
+
+// TestVMGoodput measures blocks beside ib_write_bw of the same size, in turn. The
+// machine emulates its processors: figures are printed, and only a collapse fails.
+func TestVMGoodput(t *testing.T) {
+	a, b := paired(t)
+	url := listens(t, pdperf, "serve", "--json", "--listen", "rdma://"+os.Getenv("RDMA_IP_A")+":0", "--keys", a, "--encrypt", "off")
+	const mib = 1 << 20
+	for _, size := range []string{"1MiB", "4MiB", "16MiB"} {
+		var ours, theirs []float64
+		for range 3 {
+			bytes := map[string]string{"1MiB": "1048576", "4MiB": "4194304", "16MiB": "16777216"}[size]
+			theirs = append(theirs, average(t, pair(t, "ib_write_bw", "-F", "-x", "1", "-D", "3", "-f", "1", "-s", bytes))*mib/1e6)
+			cmd := exec.CommandContext(t.Context(), pdperf, "run", "--json", "--to", url, "--keys", b, "--encrypt", "off", "--size", size, "--time", "3s", "--warmup", "1s")
+			var log strings.Builder
+			cmd.Stderr = &log
+			out, err := cmd.Output()
+			var m measured
+			if jerr := json.Unmarshal(out, &m); err != nil || jerr != nil || !m.OK || m.Link != "rdma" || m.Bad != 0 || m.Verified != m.Bytes {
+				t.Fatalf("%v, %v\n%s%s", err, jerr, out, log.String())
+			}
+			ours = append(ours, m.Goodput*1e3)
+		}
+		t.Logf("blocks of %s, MB/s: verified %.0f, ib_write_bw %.0f", size, ours, theirs)
+		if mean(ours) < 0.2*mean(theirs) {
+			t.Errorf("blocks of %s, MB/s: %.0f, ib_write_bw %.0f", size, ours, theirs)
+		}
+	}
+}
+
+func mean(all []float64) float64 {
+	sum := 0.0
+	for _, v := range all {
+		sum += v
+	}
+	return sum / float64(len(all))
+}
