@@ -30,9 +30,10 @@ type Place struct {
 }
 
 // Choose opens the keys that flags and the places that a link leads to mean: those of
-// --keys; else those of the default directory, when another flag asks for keys, or
-// when a place is not loopback and there is an identity. Without keys the link itself
-// refuses an address that strangers can reach. problem is told of what is wrong with
+// --keys; else those of the default directory, when --encrypt asks for sealing, or
+// when there is an identity and a place is not loopback or --peer names a peer. Without
+// keys the link itself refuses an address that strangers can reach; a --peer that
+// nobody could prove to be is refused here. problem is told of what is wrong with
 // the peers file later, as keys.Options.OnProblem says. given reports whether a flag
 // is on the command line. Errors: those of keys.Open, with what to do, and
 // keys.ErrUnknownPeer for a --peer that is not paired.
@@ -44,8 +45,9 @@ func (f *Flags) Choose(ctx context.Context, given func(flag string) bool, proble
 	if err != nil {
 		return Choice{}, err
 	}
-	wanted := given("keys") || given("encrypt") || given("peer")
-	if !wanted && !slices.ContainsFunc(places, func(p Place) bool { return p.Exposed(ctx) != nil }) {
+	wanted := given("keys") || given("encrypt") && suite != seal.Clear
+	exposed := slices.ContainsFunc(places, func(p Place) bool { return p.Exposed(ctx) != nil })
+	if !wanted && !exposed && f.Peer == "" {
 		return Choice{}, nil
 	}
 	dir, err := DirOf(f.Dir)
@@ -54,10 +56,15 @@ func (f *Flags) Choose(ctx context.Context, given func(flag string) bool, proble
 	}
 	store, err := keys.Open(dir.Path, keys.Options{OnProblem: problem})
 	if errors.Is(err, keys.ErrNoIdentity) {
-		if !wanted {
+		switch {
+		case wanted || exposed && f.Peer != "":
+			err = fmt.Errorf("%w in %s: make one with %s", keys.ErrNoIdentity, dir.Path, dir.Command("init"))
+		case f.Peer != "":
+			err = fmt.Errorf("--peer %.20s: %w in %s, so nobody can prove to be that peer: leave --peer out, which this address does not need, or make a key with %s",
+				f.Peer, keys.ErrNoIdentity, dir.Path, dir.Command("init"))
+		default:
 			return Choice{}, nil
 		}
-		err = fmt.Errorf("%w in %s: make one with %s", keys.ErrNoIdentity, dir.Path, dir.Command("init"))
 	}
 	if err != nil {
 		return Choice{}, err

@@ -57,6 +57,16 @@ func (d Dir) Flag() string {
 // nameless is what a host is called whose name cannot be had or used.
 const nameless = "peer"
 
+// OwnName returns what other hosts are to call this one: what is kept in a directory of
+// keys, else HostName. Errors: those of keys.LoadName.
+func OwnName(dir string) (string, error) {
+	name, err := keys.LoadName(dir)
+	if name == "" && err == nil {
+		name = HostName()
+	}
+	return name, err
+}
+
 // HostName returns this host's name, as far as it may be a peer's.
 func HostName() string {
 	host, err := os.Hostname()

@@ -15,32 +15,53 @@ func Refused(err error) bool {
 	return errors.Is(err, keys.ErrUnknownPeer) || errors.Is(err, keys.ErrRefused) || errors.Is(err, keys.ErrNoKeys)
 }
 
-// hint is what a user should know besides about an error of Dial or Listen, or
-// about a peer that a listener turned away, that has to do with keys; "" if there
-// is nothing.
+// dirHint says how the keys of a directory are asked for.
+const dirHint = "; with --keys DIR the keys in a directory are used"
+
+// hint is what a user should do, or know besides, about an error of Dial or Listen, or
+// about a peer that a listener turned away, that has to do with keys; "" if there is
+// nothing.
 func (c Choice) hint(err error) string {
 	switch {
-	case errors.Is(err, keys.ErrRevoked), errors.Is(err, keys.ErrRefused): // there is nothing to run here
+	case errors.Is(err, keys.ErrRevoked): // there is nothing to run here
 		return ""
+	case errors.Is(err, keys.ErrRefused) && c.Store != nil:
+		return ": run `" + PairCommand(c.ownName(), c.Store.Public()) + "` there"
 	case errors.Is(err, keys.ErrUnknownPeer):
-		hint := "no data was sent: make sure that it is the right host before you trust it"
+		hint := "; no data was sent: make sure that it is the right host before you trust it"
 		if c.Dir.Named {
 			hint += ", and add" + c.Dir.Flag() + " to the command"
 		}
 		return hint
+	case errors.Is(err, keys.ErrNoKeys):
+		hint := ": run `pdlink keys init` on its host, `pdlink keys pair` on both, and start it with keys"
+		if c.Dir.Named {
+			hint += "; on this host commands need" + c.Dir.Flag()
+		}
+		return hint
+	case errors.Is(err, keys.ErrKeysWanted):
+		return ": run `pdlink keys init` on this host, `pdlink keys pair` on both, and use the keys here" + dirHint
+	case errors.Is(err, keys.ErrExposed):
+		return ": run `pdlink keys init` and `pdlink keys pair` on both hosts, or use 127.0.0.1 or [::1], for example through an ssh tunnel" + dirHint
 	case errors.Is(err, transport.ErrInsecure) && !Refused(err) && c.Store == nil:
-		return "with --keys DIR the keys in a directory are used"
-	case errors.Is(err, transport.ErrInsecure) && c.Dir.Named:
-		return "on this host commands need" + c.Dir.Flag()
+		return dirHint
 	}
 	return ""
 }
 
+// ownName is what the other host may call this one.
+func (c Choice) ownName() string {
+	if name, err := OwnName(c.Dir.Path); err == nil {
+		return name
+	}
+	return HostName()
+}
+
 // Explain adds to an error of Dial or Listen, or to why a listener turned a peer
-// away, what a user should know besides.
+// away, what to do about it, and what a user should know besides.
 func (c Choice) Explain(err error) error {
 	if hint := c.hint(err); hint != "" {
-		return fmt.Errorf("%w; %s", err, hint)
+		return fmt.Errorf("%w%s", err, hint)
 	}
 	return err
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"math"
 	"net"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -159,9 +158,15 @@ func TestRefusedCommandLines(t *testing.T) {
 		say  string
 	}{
 		{[]string{"run"}, "to"},
+		{[]string{"run"}, "--to URL is missing"},
 		{[]string{"frobnicate"}, "unknown command"},
+		{[]string{"srve"}, "did you mean serve?"},
+		{[]string{"run", "--jsno"}, "did you mean --json? (see pdperf run --help)"},
+		{[]string{"run", "x"}, "pdperf run takes no arguments"},
+		{[]string{"completion", "tcsh"}, "unknown command \"tcsh\" of pdperf completion"},
+		{[]string{"help", "srve"}, "did you mean serve?"},
 		{[]string{"run", "--to", "127.0.0.1:1"}, "scheme://"},
-		{[]string{"run", "--to", "rdma://127.0.0.1:1"}, "this build has"},
+		{[]string{"run", "--to", "ib://127.0.0.1:1"}, "this build has"},
 		{[]string{"run", "--to", "mem://x"}, "pdperf local"},
 		{[]string{"serve", "--listen", "mem://x"}, "pdperf local"},
 		{[]string{"run", "--to", "tcp://192.0.2.1:1"}, "loopback"},
@@ -194,7 +199,7 @@ func TestRefusedCommandLines(t *testing.T) {
 		{[]string{"floor", "--listen", "tcp://:0"}, "--any-address"},
 		{[]string{"floor", "--to", "tcp://192.0.2.1:1"}, "--any-address"},
 		{[]string{"floor", "--to", "http://127.0.0.1:1"}, "tcp://host:port"},
-		{[]string{"floor", "--to", "a:1", "--listen", "b:1"}, "none of the others"},
+		{[]string{"floor", "--to", "a:1", "--listen", "b:1"}, "exclude each other"},
 		{[]string{"floor", "--recv-frames", "0"}, "--recv-frames"},
 		{[]string{"floor", "--lowat", "2GiB"}, "--lowat"},
 		{[]string{"fault", "--to", "127.0.0.1:1"}, "listen"},
@@ -216,7 +221,8 @@ func TestNobodyThere(t *testing.T) {
 	ln.Close()
 	to := "tcp://" + ln.Addr().String()
 	for _, args := range [][]string{quick("run", "--to", to), quick("floor", "--to", to)} {
-		if status, out, errOut := cli(t, args...); status != exitFailed || !strings.Contains(errOut, "connect") || out != "" {
+		if status, out, errOut := cli(t, args...); status != exitFailed || !strings.Contains(errOut, "connect") || out != "" ||
+			args[0] == "run" && !strings.Contains(errOut, "is `pdperf serve` running?") {
 			t.Errorf("%v: status %d\n%s%s", args, status, out, errOut)
 		}
 	}
@@ -243,22 +249,18 @@ func TestOnceEndsWithTheFirstConnection(t *testing.T) {
 
 func TestOneRunAtATime(t *testing.T) {
 	s := start(t, "serve", "--listen", "tcp://127.0.0.1:0", "--frame", "64KiB")
-	type ended struct {
-		status int
-		errOut string
-	}
-	ends := make(chan ended, 2)
-	for range 2 {
-		go func() {
-			var o, e output
-			status := run(t.Context(), quick("run", "--to", s.url, "--time", "500ms"), streams{out: &o, err: &e})
-			ends <- ended{status, e.String()}
-		}()
-	}
-	got := []ended{<-ends, <-ends}
-	slices.SortFunc(got, func(a, b ended) int { return a.status - b.status })
-	if got[0].status != exitOK || got[1].status != exitFailed || !strings.Contains(got[1].errOut, "another run") {
-		t.Errorf("%+v", got)
+	long := startText(t, quick("run", "--to", s.url, "--time", "5m")...)
+	refused := func(errOut string) bool { return strings.Contains(errOut, "another run") }
+	for end := time.Now().Add(testPatience); ; { // whichever of the two comes second
+		status, out, errOut := cli(t, quick("run", "--to", s.url)...)
+		switch {
+		case status == exitFailed && refused(errOut), refused(long.err.String()):
+			return
+		case status != exitOK:
+			t.Fatalf("status %d: %s%s", status, out, errOut)
+		case time.Now().After(end):
+			t.Fatalf("nobody was refused: %s", long.err.String())
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pdlink/tools/cmdline"
 	"pdlink/tools/pdperf/faultproxy"
 )
 
@@ -41,10 +42,13 @@ Bytes are counted over both directions and all connections. What happens is
 printed as it does. It runs until it is interrupted.
 
 Whoever reaches the proxy reaches what is behind it, so both addresses must be
-loopback unless --any-address says otherwise.`,
+loopback unless --any-address says otherwise.
+
+Exit status: 0 it ran and was interrupted; 1 it could not go on; 2 the command line
+cannot be used, and nothing was done.`,
 		Example: `  pdperf fault --listen tcp://127.0.0.1:7420 --to tcp://127.0.0.1:7411 --cut-after 500MB
   pdlink replay CASE --to tcp://127.0.0.1:7420`,
-		Args: cobra.NoArgs,
+		Args: cmdline.Wants(0),
 		RunE: func(c *cobra.Command, _ []string) error { return f.run(c.Context(), io) },
 	}
 	fl := c.Flags()
@@ -60,13 +64,14 @@ loopback unless --any-address says otherwise.`,
 	fl.Uint64Var(&f.seed, "seed", 1, "other seeds damage other bytes")
 	fl.BoolVar(&f.anyAddress, "any-address", false, "allow addresses that are not loopback")
 	fl.BoolVar(&f.asJSON, "json", false, "print events as JSON, one a line")
-	must(c.MarkFlagRequired("listen"))
-	must(c.MarkFlagRequired("to"))
 	return c
 }
 
 // check refuses what makes no sense and returns the two addresses.
 func (f *faultFlags) check(ctx context.Context) (listen, to string, err error) {
+	if f.listen == "" || f.to == "" {
+		return "", "", errors.New("--listen and --to are both needed: where connections come, and where they go")
+	}
 	if f.delay < 0 || f.delay > maxRun {
 		return "", "", fmt.Errorf("--delay %v: want up to %v", f.delay, maxRun)
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"pdlink/tools/cmdline"
 )
 
 // floorFlags are the flags of `pdperf floor`.
@@ -37,11 +39,13 @@ costs more than this.
 
 Without --listen or --to both ends run here, as two processes. The peers are not
 authenticated, so only loopback addresses are served and dialled unless
---any-address says otherwise; nothing but the measurement can be asked for.`,
+--any-address says otherwise; nothing but the measurement can be asked for.
+
+` + statusText,
 		Example: `  pdperf floor
   pdperf floor --listen tcp://127.0.0.1:7413
   pdperf floor --to tcp://127.0.0.1:7413 --size 20MiB`,
-		Args: cobra.NoArgs,
+		Args: cmdline.Wants(0),
 		RunE: func(c *cobra.Command, _ []string) error { return f.run(c.Context(), io) },
 	}
 	fl := c.Flags()
@@ -58,13 +62,14 @@ authenticated, so only loopback addresses are served and dialled unless
 	fl.BoolVar(&f.anyAddress, "any-address", false, "allow addresses that are not loopback")
 	fl.BoolVar(&f.asJSON, "json", false, "print the result as one line of JSON; see pdperf schema")
 	hideChildFlag(c, &f.asChild)
-	c.MarkFlagsMutuallyExclusive("listen", "to")
 	return c
 }
 
 // check refuses what cannot be run.
 func (f *floorFlags) check() error {
 	switch {
+	case f.listen != "" && f.to != "":
+		return errors.New("--listen and --to exclude each other: be one end of the two")
 	case f.block < 1 || f.block > maxBlock:
 		return fmt.Errorf("--size %s: want 1 to %s", sizeText(int64(f.block)), sizeText(maxBlock))
 	case f.inFlight < 1 || f.inFlight > maxInFlight:

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"strings"
 
+	"pdlink/rdma"
 	"pdlink/tcp"
 	"pdlink/tools/linkkeys"
 	"pdlink/transport"
@@ -15,7 +17,7 @@ import (
 )
 
 // linkSchemes are the URL schemes of this build.
-func linkSchemes() []string { return []string{"mem", "tcp", "unix"} }
+func linkSchemes() []string { return []string{"mem", "tcp", "unix", rdma.Scheme} }
 
 // errScheme says what a link's URL looks like.
 func errScheme(url string) error {
@@ -28,6 +30,7 @@ type linkOptions struct {
 	session session.Options
 	keys    linkkeys.Choice
 	reject  func(remote string, err error)
+	note    func(format string, args ...any) // is told which device an rdma link takes, and why; nil: nobody is
 }
 
 // openLink returns the link of a URL "scheme://address" and the address.
@@ -49,8 +52,26 @@ func openLink(url string, o linkOptions) (transport.Link, string, error) {
 		return tcp.New(opts), addr, nil
 	case "unix":
 		return tcp.NewUnix(opts), addr, nil
+	case rdma.Scheme:
+		return openRDMA(opts, addr, o.note)
 	}
 	return nil, "", fmt.Errorf("link %q: %w: this build has %s", url, transport.ErrUnavailable, strings.Join(linkSchemes(), ", "))
+}
+
+// openRDMA returns the link of an rdma URL: host:port?device=NAME. Peers without RDMA
+// are refused: what is measured is what was asked for.
+func openRDMA(opts tcp.Options, addr string, note func(string, ...any)) (transport.Link, string, error) {
+	addr, query, _ := strings.Cut(addr, "?")
+	q, err := url.ParseQuery(query)
+	if err != nil {
+		return nil, "", fmt.Errorf("link %s://%s: %w", rdma.Scheme, addr, err)
+	}
+	r := rdma.Options{Device: q.Get("device")}
+	if note != nil {
+		r.OnChoice = func(c rdma.Choice) { note("%s: %s\n", rdma.Scheme, c.String()) }
+	}
+	opts.Carrier, opts.CarrierOnly = rdma.New(r), true
+	return tcp.New(opts), addr, nil
 }
 
 // openKeys opens the keys that flags and a link's URL mean. The caller closes

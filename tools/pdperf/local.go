@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pdlink/tools/cmdline"
 	"pdlink/tools/linkkeys"
 	"pdlink/transport/mem"
 )
@@ -30,11 +31,13 @@ as serve and run do on two hosts. The in-process link mem:// has both ends in on
 process, so the CPU time of the two is one figure.
 
 With --keys both ends have keys, as on two hosts: made for this run in a directory
-that only this user can read, and removed at its end.`,
+that only this user can read, and removed at its end.
+
+` + statusText,
 		Example: `  pdperf local
   pdperf local --keys
   pdperf local --link mem:// --size 1MiB --time 2s`,
-		Args: cobra.NoArgs,
+		Args: cmdline.Wants(0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			f.recv.frame, f.recv.lanes, f.recv.sum = f.send.frame, f.send.lanes, f.send.sum
 			if err := errors.Join(f.send.check(), f.recv.check(), f.checkKeys(c.Flags().Changed)); err != nil {

@@ -13,6 +13,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"pdlink/tools/cmdline"
 )
 
 // Exit statuses. They are part of the command's contract.
@@ -23,6 +25,10 @@ const (
 	exitStopped = 130
 )
 
+// statusText explains the exit statuses in the help of commands.
+const statusText = `Exit status: 0 the run was complete and every block verified; 1 it was not; 2 the
+command line cannot be used, and nothing was done; 130 interrupted.`
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
@@ -31,11 +37,7 @@ func main() {
 
 // run executes one command line and returns its exit status.
 func run(ctx context.Context, args []string, io streams) int {
-	root := newRoot(io)
-	root.SetArgs(args)
-	root.SetOut(io.out)
-	root.SetErr(io.err)
-	err := root.ExecuteContext(ctx)
+	err := cmdline.Execute(ctx, newRoot(io), args, io.out, io.err)
 	var status *statusError
 	switch {
 	case err == nil:

@@ -2,6 +2,8 @@ package main
 
 import (
 	"github.com/spf13/cobra"
+
+	"pdlink/tools/cmdline"
 )
 
 // newRoot builds the command tree.
@@ -18,14 +20,12 @@ CPU seconds per gigabyte at both ends, what the kernel granted.
   pdperf floor                    a bare sender and receiver, to compare with
   pdperf fault --listen A --to B  put faults between two hosts
   pdperf schema                   what the fields of --json mean
+  pdperf version                  what this build is
 
-Exit status: 0 the run was complete and every block verified, 1 it was not,
-2 the command line cannot be used.`,
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
-		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+` + statusText,
+		Args: cmdline.Group,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	root.AddCommand(newLocal(io), newServe(io), newRun(io), newFloor(io), newFault(io), newSchema(io))
+	root.AddCommand(newLocal(io), newServe(io), newRun(io), newFloor(io), newFault(io), newSchema(io), newVersion(io))
 	return root
 }

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"pdlink/tools/cmdline"
 	"pdlink/tools/linkkeys"
 	"pdlink/transport"
 )
@@ -35,12 +37,17 @@ Goodput is the bytes of acknowledged blocks over the time from the first byte to
 the last acknowledgement, after the warm-up, so it cannot exceed what the link
 carries. A block's time is from handing its first byte to the link, where it may
 wait behind the blocks before it, to its acknowledgement. CPU is user and system
-time of the whole process, by getrusage, in the same window.`,
+time of the whole process, by getrusage, in the same window.
+
+` + statusText,
 		Example: `  pdperf run --to tcp://127.0.0.1:7412 --size 20MiB --time 10s
   pdperf run --to tcp://127.0.0.1:7412 --json | jq .goodput_gb_per_s
   pdperf run --to tcp://10.0.0.5:7412 --encrypt off`,
-		Args: cobra.NoArgs,
+		Args: cmdline.Wants(0),
 		RunE: func(c *cobra.Command, _ []string) error {
+			if f.to == "" {
+				return errors.New("--to URL is missing: name the address at which `pdperf serve` listens")
+			}
 			if err := errors.Join(f.check(), f.keys.Check()); err != nil {
 				return err
 			}
@@ -55,7 +62,6 @@ time of the whole process, by getrusage, in the same window.`,
 	c.Flags().StringVar(&f.to, "to", "", "the receiving end, `URL` (tcp://host:port)")
 	c.Flags().BoolVar(&f.asJSON, "json", false, "print the result as one line of JSON; see pdperf schema")
 	f.keys.Register(c, true)
-	must(c.MarkFlagRequired("to"))
 	return c
 }
 
@@ -73,7 +79,7 @@ func (f *runFlags) run(ctx context.Context, io streams, given func(string) bool)
 	if err != nil {
 		return nil, err
 	}
-	o := linkOptions{session: f.session(ring, idle)}
+	o := linkOptions{session: f.session(ring, idle), note: io.notef}
 	if o.keys, err = openKeys(ctx, io, &f.keys, f.to, given); err != nil {
 		return nil, err
 	}
@@ -97,6 +103,23 @@ func dialError(to string, err error) error {
 	err = fmt.Errorf("connect to %s: %w", to, err)
 	if errors.Is(err, transport.ErrInsecure) && !linkkeys.Refused(err) || errors.Is(err, transport.ErrUnavailable) {
 		return err
+	}
+	hint := ""
+	switch {
+	case linkkeys.Refused(err):
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT):
+		hint = "nobody listens there: is `pdperf serve` running?"
+	case errors.Is(err, transport.ErrIncompatible):
+		hint = "the ends need the same version: compare `pdperf version`"
+	case errors.Is(err, context.DeadlineExceeded):
+		hint = "no answer in time: is it `pdperf serve` that listens there, and does its host respond?"
+	case errors.Is(err, transport.ErrProtocol):
+		hint = "something other than `pdperf serve` answered: check the port"
+	case errors.Is(err, transport.ErrLost), errors.Is(err, syscall.ECONNRESET):
+		hint = "the other end hung up: is it `pdperf serve` that listens there, and does it say why?"
+	}
+	if hint != "" {
+		err = fmt.Errorf("%w: %s", err, hint)
 	}
 	return failed(err)
 }

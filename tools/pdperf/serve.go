@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pdlink/tools/cmdline"
 	"pdlink/tools/linkkeys"
 	"pdlink/transport"
 )
@@ -31,10 +32,13 @@ func newServe(io streams) *cobra.Command {
 		Short: "be the receiving end",
 		Long: `serve listens for a sending end, verifies and acknowledges each block that it
 sends, throws the bytes away, and tells the sender what that cost here. One run
-is measured at a time. It goes on until it is interrupted.`,
+is measured at a time. It goes on until it is interrupted.
+
+Exit status: 0 it ran and was interrupted, or with --once the run is complete; 1 with
+--once it is not, or listening failed; 2 the command line cannot be used.`,
 		Example: `  pdperf serve --listen tcp://127.0.0.1:7412
   pdperf run --to tcp://127.0.0.1:7412`,
-		Args: cobra.NoArgs,
+		Args: cmdline.Wants(0),
 		RunE: func(c *cobra.Command, _ []string) error { return f.run(c.Context(), io, c.Flags().Changed) },
 	}
 	f.register(c, false)
@@ -99,8 +103,10 @@ func (f *serveFlags) run(ctx context.Context, io streams, given func(string) boo
 	if err != nil {
 		return err
 	}
-	o := linkOptions{session: f.session(ring, idle)}
-	o.reject = func(remote string, err error) { io.notef("peer %s dropped: %v\n", remote, err) }
+	o := linkOptions{session: f.session(ring, idle), note: io.notef}
+	o.reject = func(remote string, err error) {
+		io.warn([]string{fmt.Sprintf("peer %s dropped: %s", remote, cmdline.Plain(o.keys.Explain(err)))})
+	}
 	if o.keys, err = openKeys(ctx, io, &f.keys, f.listen, given); err != nil {
 		return err
 	}

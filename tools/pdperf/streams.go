@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 
+	"pdlink/tools/cmdline"
 	"pdlink/transport/wire"
 )
 
@@ -17,7 +18,7 @@ type streams struct {
 
 // complain reports the error that ends a command.
 func (s streams) complain(err error) {
-	fmt.Fprintf(s.err, "pdperf: %v\n", err)
+	fmt.Fprintf(s.err, "pdperf: %s\n", cmdline.Plain(err))
 }
 
 // printf writes to out. A reader that went away ends the process by SIGPIPE.

@@ -1,0 +1,247 @@
+package cmdline
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Origin is where the value of a flag comes from.
+type Origin string
+
+// Origins, the one that counts first.
+const (
+	FromLine    Origin = "flag"        // the command line
+	FromEnv     Origin = "environment" // Settings.Env
+	FromFile    Origin = "file"        // Settings.Path
+	FromDefault Origin = "default"
+)
+
+// Annotations of flags.
+const (
+	originNote  = "cmdline/origin"
+	withNote    = "cmdline/with"
+	withoutNote = "cmdline/without"
+	asNote      = "cmdline/as" // of a command
+)
+
+// Settings are values of flags besides those on the command line: of environment
+// variables, then of a file. A flag --min-tokens of the command "pdlink decode" has the
+// variable PDLINK_DECODE_MIN_TOKENS, and in the file the line
+//
+//	min-tokens = 4096
+//
+// in the table [decode]. The file is TOML; a subcommand's table is [keys.init]. A flag
+// that may be repeated takes a list, in a variable one with commas. An empty variable is
+// none. The zero value has no settings.
+type Settings struct {
+	// Prefix begins the names of variables, "PDLINK" for example. Empty: no
+	// variable counts.
+	Prefix string
+
+	// Env is the environment, as os.Environ gives it.
+	Env []string
+
+	// Path is the file; empty: there is none. One that does not exist is an error
+	// with Required only.
+	Path     string
+	Required bool
+
+	// Trust, when set, looks at the file that was opened and refuses one that
+	// somebody else could have written.
+	Trust func(*os.File) error
+}
+
+// OnlyWith says of flags of a command that they have an effect only with one of others:
+// without those a value of the file is passed over, since the file is for more than one
+// command line.
+func OnlyWith(c *cobra.Command, flags []string, with ...string) { annotate(c, flags, withNote, with) }
+
+// OnlyWithout says of flags that they have an effect only without others: where one of
+// those comes from the command line or a variable, a value of the file is passed over.
+func OnlyWithout(c *cobra.Command, flags []string, without ...string) {
+	annotate(c, flags, withoutNote, without)
+}
+
+// As says that the settings of c are those of another command of its program, which has
+// the same flags and more: doctor looks at what decode would do. command is its words
+// without the program's name.
+func As(c *cobra.Command, command string) {
+	if c.Annotations == nil {
+		c.Annotations = map[string]string{}
+	}
+	c.Annotations[asNote] = command
+}
+
+// wordsOf are the words of the command whose settings c has.
+func wordsOf(c *cobra.Command) []string {
+	if as := c.Annotations[asNote]; as != "" {
+		return strings.Fields(as)
+	}
+	return strings.Fields(c.CommandPath())[1:]
+}
+
+func annotate(c *cobra.Command, flags []string, note string, others []string) {
+	for _, name := range flags {
+		f := c.Flag(name)
+		if f == nil {
+			panic("cmdline: " + c.Name() + " has no flag --" + name) // its own command tree is wrong
+		}
+		if f.Annotations == nil {
+			f.Annotations = map[string][]string{}
+		}
+		f.Annotations[note] = append(f.Annotations[note], others...)
+	}
+}
+
+// OriginOf is where the value of a flag comes from, after Apply.
+func OriginOf(f *pflag.Flag) Origin {
+	switch note := f.Annotations[originNote]; {
+	case len(note) > 0:
+		return Origin(note[0])
+	case f.Changed:
+		return FromLine
+	}
+	return FromDefault
+}
+
+// Variable is the environment variable of a command's flag.
+func (s Settings) Variable(c *cobra.Command, flag string) string {
+	words := append([]string{s.Prefix}, wordsOf(c)...)
+	return strings.ToUpper(strings.ReplaceAll(strings.Join(append(words, flag), "_"), "-", "_"))
+}
+
+// Apply gives the flags of c that are not on the command line the values that the
+// environment and the file have for them. c's flags have been parsed. The whole file is
+// checked, whichever command reads it. Errors are the user's to mend: they name the
+// variable, or the file and the line, and for a name that does not exist the nearest
+// that does.
+func (s Settings) Apply(c *cobra.Command) error {
+	if err := s.applyEnv(c); err != nil {
+		return err
+	}
+	file, err := s.load(c.Root())
+	if err != nil {
+		return err
+	}
+	return file.apply(c)
+}
+
+// settable calls f with each flag of c that settings can be for, by name.
+func settable(c *cobra.Command, f func(*pflag.Flag)) {
+	c.InheritedFlags() // merges those of its parents into its own
+	c.Flags().VisitAll(func(flag *pflag.Flag) {
+		if flag.Name != "help" && c.Root().PersistentFlags().Lookup(flag.Name) != flag {
+			f(flag)
+		}
+	})
+}
+
+// applyEnv is Apply for the environment.
+func (s Settings) applyEnv(c *cobra.Command) error {
+	if s.Prefix == "" {
+		return nil
+	}
+	known := map[string]*pflag.Flag{}
+	settable(c, func(f *pflag.Flag) { known[s.Variable(c, f.Name)] = f })
+	others := map[string]bool{} // of the command whose settings these are
+	if of, rest := Find(c.Root(), wordsOf(c)); len(rest) == 0 && of != c {
+		settable(of, func(f *pflag.Flag) { others[s.Variable(c, f.Name)] = true })
+	}
+	mine := s.Variable(c, "")
+	var errs []error
+	for _, entry := range slices.Sorted(slices.Values(s.Env)) {
+		name, value, _ := strings.Cut(entry, "=")
+		f := known[name]
+		switch {
+		case !strings.HasPrefix(name, mine) || value == "" || f == nil && others[name]:
+		case f == nil:
+			errs = append(errs, fmt.Errorf("$%s: %s has no such flag%s", name, c.CommandPath(), Meant(s.similar(name, known))))
+		case !f.Changed:
+			values := []string{value}
+			if _, list := f.Value.(pflag.SliceValue); list {
+				values = strings.Split(value, ",")
+			}
+			if err := assign(c, f, values, FromEnv); err != nil {
+				errs = append(errs, fmt.Errorf("$%s: %w", name, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// similar are the variables whose names look like one that there is not.
+func (s Settings) similar(name string, known map[string]*pflag.Flag) []string {
+	names := make([]string, 0, len(known))
+	for k := range known {
+		names = append(names, k)
+	}
+	slices.Sort(names)
+	near := Nearest(name, names)
+	for i := range near {
+		near[i] = "$" + near[i]
+	}
+	return near
+}
+
+// assign gives a flag a value, or several.
+func assign(c *cobra.Command, f *pflag.Flag, values []string, from Origin) error {
+	list, many := f.Value.(pflag.SliceValue)
+	switch {
+	case !many && len(values) != 1:
+		return fmt.Errorf("want one value for --%s, not a list", f.Name)
+	case many && len(values) == 0:
+		return fmt.Errorf("the list for --%s is empty: leave it out", f.Name)
+	}
+	if err := c.Flags().Set(f.Name, values[0]); err != nil {
+		return err
+	}
+	if many {
+		if err := list.Replace(values); err != nil {
+			return fmt.Errorf("--%s: %w", f.Name, err)
+		}
+	}
+	if f.Annotations == nil {
+		f.Annotations = map[string][]string{}
+	}
+	f.Annotations[originNote] = []string{string(from)}
+	return nil
+}
+
+// Setting is the value that a flag of a command has.
+type Setting struct {
+	Command  string `json:"command"` // without the program's name
+	Flag     string `json:"flag"`
+	Value    string `json:"value"`
+	Origin   Origin `json:"origin"`
+	Variable string `json:"variable"` // that would set it
+}
+
+// List returns the values that the flags of c have where none is on the command line.
+// It changes the flags of c. Errors are those of Apply.
+func (s Settings) List(c *cobra.Command) ([]Setting, error) {
+	if err := s.Apply(c); err != nil {
+		return nil, err
+	}
+	var all []Setting
+	_, command, _ := strings.Cut(c.CommandPath(), " ")
+	settable(c, func(f *pflag.Flag) {
+		if !f.Hidden {
+			all = append(all, Setting{command, f.Name, valueText(f), OriginOf(f), s.Variable(c, f.Name)})
+		}
+	})
+	return all, nil
+}
+
+// valueText is the value of a flag as a file would have it, without quotes.
+func valueText(f *pflag.Flag) string {
+	if list, ok := f.Value.(pflag.SliceValue); ok {
+		return strings.Join(list.GetSlice(), ",")
+	}
+	return f.Value.String()
+}

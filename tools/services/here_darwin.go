@@ -1,0 +1,4 @@
+package services
+
+// Here is the service manager of this system.
+const Here = Launchd
