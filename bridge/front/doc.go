@@ -4,7 +4,9 @@
 // whatever it did before; every failure of its own ends in the decoder's answer.
 //
 // Prefill hosts that connect are [Hosts]: each is an engine while it says so, calls to
-// it go over its own connection, and survive the loss of one.
+// it go over its own connection, and survive the loss of one. Hosts that say to be parts
+// of one engine are one while all of them are here: each sends its part of every
+// transfer.
 //
 // A request that the decoder's plug-in can plan ([Planner]) and that is cold
 // enough ([Cold]) is held while a prefill engine ([Engine]) has its blocks put

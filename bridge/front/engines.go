@@ -95,7 +95,7 @@ func (e *engines) take(ctx context.Context, model string, not []*place) (*place,
 	}
 	if !well {
 		e.mu.Unlock()
-		return nil, 0, ErrNoEngine
+		return nil, 0, e.lacking(model)
 	}
 	w.got = make(chan *place, 1)
 	e.waiting = append(e.waiting, w)
@@ -117,7 +117,7 @@ func (e *engines) take(ctx context.Context, model string, not []*place) (*place,
 		return nil, 0, fmt.Errorf("%w: %w", ErrBusy, context.Cause(ctx))
 	}
 	if p == nil {
-		return nil, 0, ErrNoEngine
+		return nil, 0, e.lacking(model)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

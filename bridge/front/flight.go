@@ -19,11 +19,13 @@ type flight struct {
 	cancel context.CancelCauseFunc
 
 	waiting int // guarded by flights.mu
+	land    *landing
 
 	engine   string
 	result   Result
 	adoption Adoption
-	err      error // why nothing, or not everything, came of it
+	adopting time.Duration // that was left to do when the last block had come
+	err      error         // why nothing, or not everything, came of it
 }
 
 // flights are the transfers that run, by what they bring. It may be used
@@ -31,6 +33,7 @@ type flight struct {
 type flights struct {
 	mu     sync.Mutex
 	byKey  map[string]*flight
+	byID   map[transport.ID]*flight
 	closed bool
 	wg     sync.WaitGroup
 }
@@ -53,12 +56,16 @@ func (f *Front) join(p Plan, h http.Header) (fl *flight, shared bool, err error)
 		return fl, true, nil
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
-	fl = &flight{id: transport.NewID(), done: make(chan struct{}), cancel: cancel, waiting: 1}
-	s.byKey[key] = fl
+	fl = &flight{
+		id: transport.NewID(), done: make(chan struct{}), cancel: cancel, waiting: 1, land: newLanding(f.o.Planner, p, h),
+	}
+	s.byKey[key], s.byID[fl.id] = fl, fl
+	s.wg.Go(func() { fl.land.run(ctx) })
 	s.wg.Go(func() {
-		f.fly(ctx, fl, p, h)
+		f.fly(ctx, fl, p)
 		cancel(nil)
 		s.mu.Lock()
+		delete(s.byID, fl.id)
 		if s.byKey[key] == fl {
 			delete(s.byKey, key)
 		}
@@ -83,9 +90,9 @@ func (f *Front) leave(fl *flight, p Plan) {
 	fl.cancel(errAlone)
 }
 
-// fly has an engine do the work, another one where the first fails, and has the
-// decoder adopt what came.
-func (f *Front) fly(ctx context.Context, fl *flight, p Plan, h http.Header) {
+// fly has an engine do the work, another one where the first fails, while the decoder
+// adopts what comes.
+func (f *Front) fly(ctx context.Context, fl *flight, p Plan) {
 	var tried []*place
 	for {
 		eng, rate, err := f.take(ctx, p.Model, tried)
@@ -114,25 +121,21 @@ func (f *Front) fly(ctx context.Context, fl *flight, p Plan, h http.Header) {
 	if ctx.Err() != nil {
 		fl.err = context.Cause(ctx)
 	}
-	if fl.result.Blocks <= p.Present {
-		return
-	}
-	// What has arrived is worth having even when nobody waits for it.
-	adopting, cancel := context.WithTimeout(context.WithoutCancel(ctx), adoptTimeout)
-	defer cancel()
-	var err error
-	if fl.adoption, err = f.o.Planner.Adopt(adopting, h, p, min(fl.result.Blocks, p.Blocks)); err != nil {
-		fl.adoption, fl.err = Adoption{}, fmt.Errorf("adopt: %w", err)
+	fl.land.saw(fl.result.Blocks)
+	fl.land.end()
+	fl.adoption, fl.adopting = fl.land.got, fl.land.took
+	if fl.land.err != nil {
+		fl.err = fl.land.err
 	}
 }
 
 // read is how many tokens an engine has read for a result that is whole; 0 for
 // another, and where nothing travelled: those measure nothing.
 func (r Result) read(p Plan) int {
-	if r.Blocks < p.Blocks || r.Bytes == 0 {
+	if r.Blocks < p.All() || r.Bytes == 0 {
 		return 0
 	}
-	return p.Covered(p.Blocks)
+	return p.Covered(p.All())
 }
 
 // take is a place on an engine within QueueWait.

@@ -123,7 +123,7 @@ func New(o Options) (*Front, error) {
 	rt := newTransport(o.Transport)
 	return &Front{
 		o: o, rt: rt, proxy: newProxy(o.Decoder, rt), engines: newEngines(o.Engines, o.PerEngine),
-		flights: flights{byKey: make(map[string]*flight)}, records: newRecords(o.Keep),
+		flights: flights{byKey: make(map[string]*flight), byID: make(map[transport.ID]*flight)}, records: newRecords(o.Keep),
 	}, nil
 }
 
@@ -257,7 +257,8 @@ func (f *Front) plan(r *http.Request, body []byte) (Plan, error) {
 		return p, fmt.Errorf("plan: %w", err)
 	}
 	if p.Block < 1 || p.Present < 0 || p.Blocks < p.Present || p.Blocks > p.Tokens/p.Block ||
-		(p.Blocks > 0 && p.Covered(p.Blocks) >= p.Tokens) || len(p.IDs) != p.Covered(p.Blocks) {
+		p.Tail < 0 || p.Tail >= p.Block || (p.Blocks > 0 && p.Covered(p.All()) >= p.Tokens) ||
+		p.Present < p.Blocks && len(p.IDs) != p.Covered(p.All()) {
 		return p, fmt.Errorf("plan: the plug-in contradicts itself: %d tokens, blocks of %d, %d of %d present, %d ids",
 			p.Tokens, p.Block, p.Present, p.Blocks, len(p.IDs))
 	}
@@ -289,11 +290,12 @@ func (f *Front) bridge(a *alive, r *http.Request, rec *Record, p Plan, stream bo
 		rec.Outcome, rec.Reason = Declined, "the client went away"
 		return false
 	}
-	rec.Engine, rec.Bytes, rec.Sealed = fl.engine, fl.result.Bytes, fl.result.Sealed
+	rec.Engine, rec.Bytes, rec.Sealed, rec.Hosts = fl.engine, fl.result.Bytes, fl.result.Sealed, fl.result.Hosts
+	rec.AdoptSeconds = fl.adopting.Seconds()
 	n := max(fl.adoption.Blocks, p.Present)
 	rec.Promised = p.Covered(n)
 	switch {
-	case n == p.Blocks:
+	case n == p.All():
 		rec.Outcome = Bridged
 	case n > p.Present:
 		rec.Outcome, rec.Reason = Part, fl.why()

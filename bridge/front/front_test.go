@@ -55,7 +55,7 @@ func TestOutcomes(t *testing.T) {
 		"not adopted": {
 			&script{
 				plan:  func(Ask) (Plan, error) { return coldPlan(), nil },
-				adopt: func(Plan, int) (Adoption, error) { return Adoption{Reason: "signature differs"}, nil },
+				adopt: func(Plan, int, int) (Adoption, error) { return Adoption{Reason: "signature differs"}, nil },
 			},
 			[]Engine{quick("a")}, 0, Declined, "signature differs", 0, CheckEqual,
 		},

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"pdlink/bridge/facts"
 	"pdlink/bridge/prefill/calls"
 	"pdlink/transport"
 )
@@ -24,6 +26,10 @@ type HostsOptions struct {
 	// OnHost is told of hosts that come and go. Nil: nobody is told.
 	OnHost func(HostEvent)
 
+	// Matches hold what hosts say of their models against the decoder's. Nil: nothing is
+	// compared.
+	Matches *Matches
+
 	// Rejoin is how long a call waits for its host when the connection was lost. 0
 	// means DefaultRejoin; negative: not at all.
 	Rejoin time.Duration
@@ -31,25 +37,30 @@ type HostsOptions struct {
 
 // HostEvent is a prefill host that came or went.
 type HostEvent struct {
-	Name   string   // of the host, as engines are called
-	Remote string   // its address
-	Here   bool     // it takes calls now
-	Models []string // that it reads prompts for
-	Err    error    // why an announcement was not understood, or the host went
+	Name    string       // of the host, as engines are called
+	Remote  string       // its address
+	Here    bool         // it takes calls now
+	Models  []string     // that it reads prompts for, or its group does, which is complete now
+	Group   *calls.Group // that it is a part of; nil: it is an engine by itself
+	Lacks   []int        // members of the group that are not here: while there are any it is no engine
+	Hosts   []string     // of a group that is complete now, their names
+	Refused bool         // the announcement was not taken
+	Err     error        // why, or why the host went
 }
 
 // Hosts are the prefill hosts that are connected: each that takes calls is an
-// engine. They know each other again when a connection is replaced. All methods may
-// be called concurrently.
+// engine, or a part of one. They know each other again when a connection is replaced.
+// All methods may be called concurrently.
 type Hosts struct {
-	o    HostsOptions
-	ctx  context.Context // ends with Close
-	stop context.CancelFunc
-	wg   sync.WaitGroup
+	o      HostsOptions
+	ctx    context.Context // ends with Close
+	stop   context.CancelFunc
+	wg     sync.WaitGroup
+	groups groups
 
 	mu      sync.Mutex // guards the fields below
 	byKey   map[hostKey]*host
-	visible map[transport.ID]int // blocks, of transfers that calls wait for
+	watched map[transport.ID]*sight // transfers that calls wait for
 	closed  bool
 }
 
@@ -67,7 +78,10 @@ func NewHosts(o HostsOptions) *Hosts {
 	if o.OnHost == nil {
 		o.OnHost = func(HostEvent) {}
 	}
-	h := &Hosts{o: o, byKey: make(map[hostKey]*host), visible: make(map[transport.ID]int)}
+	h := &Hosts{
+		o: o, groups: groups{add: o.Add, patience: seatWait, byName: make(map[string]*group)},
+		byKey: make(map[hostKey]*host), watched: make(map[transport.ID]*sight),
+	}
 	h.ctx, h.stop = context.WithCancel(context.Background())
 	return h
 }
@@ -88,13 +102,14 @@ func (h *Hosts) Close() error {
 func (h *Hosts) Block(id transport.ID, visible, _ int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, wanted := h.visible[id]; wanted {
-		h.visible[id] = visible
+	if w := h.watched[id]; w != nil {
+		w.visible = visible
 	}
 }
 
 // Attend returns a connection that is c but for announcements of prefill hosts, which
-// it takes itself while somebody waits in Accept.
+// it takes itself while somebody waits in Accept. Transfers that calls wait for are
+// watched as they pass.
 func (h *Hosts) Attend(c transport.Conn) transport.Conn { return &attended{c, h} }
 
 // attended is a connection whose announcements are taken.
@@ -107,10 +122,18 @@ type attended struct {
 func (a *attended) Accept(ctx context.Context) (transport.Offer, error) {
 	for {
 		offer, err := a.Conn.Accept(ctx)
-		if err != nil || offer.Request().Kind != calls.KindHost {
-			return offer, err
+		if err != nil {
+			return nil, err
 		}
-		if !a.h.goes(func() { a.h.attend(a.Conn, offer) }) {
+		serve := a.h.attend
+		switch offer.Request().Kind {
+		case calls.KindHost:
+		case calls.KindProbe:
+			serve = a.h.probe
+		default:
+			return a.h.seen(offer), nil
+		}
+		if !a.h.goes(func() { serve(a.Conn, offer) }) {
 			offer.Refuse(transport.RefuseOther, "the decode host is stopping") //nolint:errcheck // it fails when nobody is left to tell
 		}
 	}
@@ -129,20 +152,34 @@ func (h *Hosts) goes(f func()) bool {
 // attend keeps a host among the engines while its announcement stands.
 func (h *Hosts) attend(conn transport.Conn, offer transport.Offer) {
 	facts := conn.Facts()
+	event := HostEvent{Name: facts.Peer, Remote: facts.Remote}
 	said, err := calls.ParseHost(offer.Request().Meta)
 	if err != nil {
-		h.o.OnHost(HostEvent{Name: facts.Peer, Remote: facts.Remote, Err: err})
-		offer.Refuse(transport.RefuseOther, err.Error()) //nolint:errcheck // it fails when nobody is left to tell
+		h.refuse(event, offer, err)
 		return
 	}
-	in, err := offer.Admit(nil)
-	if err != nil {
-		return // the host was told, or is gone
+	x := h.hold(facts, said)
+	defer h.drop(x)
+	x.told.Store(toldFacts(said.Facts))
+	event.Name, event.Models, event.Group = x.name, said.Models, said.Group
+	if said.Group != nil {
+		if err := h.groups.take(h.ctx, x, said); err != nil {
+			h.refuse(event, offer, err)
+			return
+		}
 	}
-	x := h.come(facts, said, conn)
-	event := HostEvent{Name: x.name, Remote: facts.Remote, Here: true, Models: said.Models}
-	remove := h.o.Add(&engaged{x, said.Models})
+	in, err := offer.Admit(nil)
+	if err != nil { // the host was told, or is gone
+		if said.Group != nil {
+			h.groups.leave(*said.Group, false)
+		}
+		return
+	}
+	h.come(x, conn)
+	event.Here = true
+	remove := h.enter(x, said, &event)
 	h.o.OnHost(event)
+	h.goes(func() { h.meet(x, said) })
 	for err == nil { // nothing is expected but the end
 		var d *transport.Delivery
 		if d, err = in.Recv(h.ctx); err == nil && !d.Mark() {
@@ -152,12 +189,34 @@ func (h *Hosts) attend(conn transport.Conn, offer transport.Offer) {
 	in.Cancel("no calls are made any more")
 	remove()
 	h.gone(x, conn)
-	event.Here, event.Err = false, err
+	event.Here, event.Hosts, event.Err = false, nil, err
 	h.o.OnHost(event)
 }
 
-// come notes that a host can be reached over a connection.
-func (h *Hosts) come(facts transport.Facts, said calls.Host, conn transport.Conn) *host {
+// enter makes a host an engine, or a part of one, and returns how it is left out.
+func (h *Hosts) enter(x *host, said calls.Host, event *HostEvent) (remove func()) {
+	if said.Group == nil {
+		return h.o.Add(&engaged{x, said.Models})
+	}
+	var e *spread
+	if e, event.Lacks = h.groups.enter(*said.Group); e != nil {
+		event.Models = e.models
+		for _, m := range e.members {
+			event.Hosts = append(event.Hosts, m.name)
+		}
+	}
+	return func() { h.groups.leave(*said.Group, true) }
+}
+
+// refuse does not take an announcement.
+func (h *Hosts) refuse(e HostEvent, offer transport.Offer, why error) {
+	e.Refused, e.Err = true, why
+	h.o.OnHost(e)
+	offer.Refuse(transport.RefuseOther, why.Error()) //nolint:errcheck // it fails when nobody is left to tell
+}
+
+// hold returns a host, which is remembered until drop.
+func (h *Hosts) hold(facts transport.Facts, said calls.Host) *host {
 	key := hostKey{facts.Peer, said.Name, facts.PeerBoot}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -172,10 +231,27 @@ func (h *Hosts) come(facts transport.Facts, said calls.Host, conn transport.Conn
 		}
 		h.byKey[key] = x
 	}
+	x.holds++
+	return x
+}
+
+// drop ends a hold.
+func (h *Hosts) drop(hosts ...*host) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, x := range hosts {
+		x.holds--
+		h.tidy(x)
+	}
+}
+
+// come notes that a host can be reached over a connection.
+func (h *Hosts) come(x *host, conn transport.Conn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	x.conns = append(x.conns, conn)
 	close(x.changed)
 	x.changed = make(chan struct{})
-	return x
 }
 
 // gone notes that a host cannot be reached over a connection any more.
@@ -190,7 +266,7 @@ func (h *Hosts) gone(x *host, conn transport.Conn) {
 
 // tidy forgets a host that nobody needs. It is called with mu held.
 func (h *Hosts) tidy(x *host) {
-	if len(x.conns) == 0 && x.calls == 0 && h.byKey[x.key] == x {
+	if len(x.conns) == 0 && x.holds == 0 && h.byKey[x.key] == x {
 		delete(h.byKey, x.key)
 	}
 }
@@ -202,7 +278,9 @@ type engaged struct {
 }
 
 // Serves implements Engine.
-func (e *engaged) Serves(model string) bool { return slices.Contains(e.models, model) }
+func (e *engaged) Serves(model string) bool {
+	return slices.Contains(e.models, model) && e.Refused(model) == ""
+}
 
 // host is a prefill host. The mutex of Hosts guards its fields.
 type host struct {
@@ -210,7 +288,9 @@ type host struct {
 	key   hostKey
 	name  string
 	conns []transport.Conn // over which it takes calls, the newest last
-	calls int              // that run
+	holds int              // calls that run, and announcements
+
+	told atomic.Pointer[facts.Facts] // of its model; nil: nothing. Not guarded
 
 	changed chan struct{} // closed, and made anew, when a connection comes
 }
@@ -221,33 +301,21 @@ func (x *host) Name() string { return x.name }
 // Prefill implements Engine. A call whose connection is lost is made again on the
 // host's next one, where it finds its work.
 func (x *host) Prefill(ctx context.Context, j Job) (Result, error) {
-	h := x.h
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	release := context.AfterFunc(h.ctx, func() { cancel(ErrClosed) })
-	defer release()
-	h.mu.Lock()
-	x.calls++
-	h.visible[j.Transfer] = 0
-	h.mu.Unlock()
-	defer func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		x.calls--
-		delete(h.visible, j.Transfer)
-		h.tidy(x)
-	}()
-	r, err := x.call(ctx, j)
+	w, ctx, end := x.h.watch(ctx, j.Transfer, x)
+	defer end()
+	r, err := x.call(ctx, j, share{})
 	if err != nil {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		r.Blocks = max(r.Blocks, h.visible[j.Transfer])
+		r.Hosts = w.sent(x)
+		return w.sums(r), err
 	}
-	return r, err
+	if r.Bytes > 0 {
+		r.Hosts = []Sent{{x.name, r.Bytes}}
+	}
+	return r, nil
 }
 
 // call makes a call, on as many connections as that takes.
-func (x *host) call(ctx context.Context, j Job) (Result, error) {
+func (x *host) call(ctx context.Context, j Job, s share) (Result, error) {
 	var bad []transport.Conn
 	var why error
 	for {
@@ -255,7 +323,7 @@ func (x *host) call(ctx context.Context, j Job) (Result, error) {
 		if err != nil {
 			return Result{}, errors.Join(err, why)
 		}
-		r, err := callOn(ctx, conn, j)
+		r, err := callOn(ctx, conn, j, s)
 		if ctx.Err() != nil {
 			return r, context.Cause(ctx)
 		}

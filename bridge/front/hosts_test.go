@@ -148,7 +148,8 @@ func TestHostsComeAndGo(t *testing.T) {
 	if v := verdict(); !strings.HasPrefix(v, "complete 90/100") {
 		t.Errorf("with a host: %q", v)
 	}
-	if r := n.front.last(t); r.Engine != "spark" || !r.Sealed || r.Bytes != 100 {
+	waitFor(t, func() bool { return n.front.last(t).Outcome == Bridged })
+	if r := n.front.last(t); r.Engine != "spark" || !r.Sealed || r.Bytes != 100 || len(r.Hosts) != 1 || r.Hosts[0] != (Sent{"spark", 100}) {
 		t.Errorf("record %+v", r)
 	}
 	out.Cancel("engine gone")
@@ -233,8 +234,8 @@ func TestHostAnswers(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, r, err)
 		}
 	}
-	if len(n.hosts.visible) != 0 {
-		t.Errorf("%d transfers are remembered", len(n.hosts.visible))
+	if len(n.hosts.watched) != 0 {
+		t.Errorf("%d transfers are remembered", len(n.hosts.watched))
 	}
 	// What cannot travel is declined, whoever asks.
 	p := coldPlan()

@@ -36,6 +36,14 @@ const (
 	// sidecar dials again within a second or two, and the request's client waits.
 	DefaultRejoin = 5 * time.Second
 
+	// seatWait is how long a host waits for its place in a group while another process
+	// has it: a connection on which something happens is given up after 6 s of silence.
+	seatWait = 10 * time.Second
+
+	// resultWait is how long the results of a group's other hosts are waited for when
+	// the one that leads has said that all is done: they come with the same verdict.
+	resultWait = 2 * time.Second
+
 	// maxRejoins bounds the connections of one call: each costs the time above.
 	maxRejoins = 8
 

@@ -24,6 +24,9 @@ const (
 	// maxPluginAnswer bounds an answer: the ids of sixteen million tokens as base64
 	// are 90 MB, and no answer has more than ids and hashes.
 	maxPluginAnswer = 96 << 20
+	// pluginAnswer is how much of an answer is made room for at once: a plan of
+	// 300,000 tokens.
+	pluginAnswer = 2 << 20
 	// maxLayouts bounds the layouts that are remembered: a decoder has one for each
 	// model, and a new one after an update.
 	maxLayouts = 64
@@ -33,6 +36,13 @@ const (
 type PluginOptions struct {
 	// Decoder is the base URL of the decoder's own API; the plug-in answers there.
 	Decoder *url.URL
+
+	// Tail has the tokens behind a prompt's last whole block planned too, where the
+	// decoder can be given them.
+	Tail bool
+
+	// Key is the decoder's API key, for what is asked without a request. "": none.
+	Key string
 
 	// Transport is cloned for the way to the decoder. Nil means
 	// http.DefaultTransport's settings.
@@ -45,9 +55,12 @@ type PluginOptions struct {
 type Plugin struct {
 	base   *url.URL
 	client *http.Client
+	tail   bool
+	key    string
 
 	mu      sync.Mutex
 	layouts map[string]omlx.Spec // proved, by the plug-in's name for them; guarded by mu
+	models  map[string]told      // what the decoder says of those that it has loaded; guarded by mu
 	store   string               // of the decoder, absolute; "": not known yet; guarded by mu
 }
 
@@ -66,7 +79,10 @@ func NewPlugin(o PluginOptions) (*Plugin, error) {
 	return &Plugin{
 		base:    o.Decoder.JoinPath("pdlink", "v1"),
 		client:  &http.Client{Transport: newTransport(t)},
+		tail:    o.Tail,
 		layouts: make(map[string]omlx.Spec),
+		models:  make(map[string]told),
+		key:     o.Key,
 	}, nil
 }
 
@@ -77,10 +93,15 @@ func (p *Plugin) Close() error {
 }
 
 // Plan implements Planner. What the decoder's blocks look like is proved once for
-// each layout (plugin.Native.Spec); the hashes of every plan are computed again.
+// each layout (plugin.Native.Spec), and the hashes are computed again, wherever blocks
+// are missing: a plan without any has neither Meta nor Key.
 func (p *Plugin) Plan(ctx context.Context, r Ask) (Plan, error) {
 	u := p.base.JoinPath("plan")
-	u.RawQuery = url.Values{"path": {r.Path}}.Encode()
+	query := url.Values{"path": {r.Path}}
+	if p.tail {
+		query.Set("tail", "1")
+	}
+	u.RawQuery = query.Encode()
 	data, err := p.call(ctx, http.MethodPost, u, r.Header, r.Body)
 	if err != nil {
 		return Plan{}, err
@@ -93,7 +114,7 @@ func (p *Plugin) Plan(ctx context.Context, r Ask) (Plan, error) {
 		Model: answer.Model, Tokens: answer.Tokens, Block: answer.BlockTokens,
 		Present: answer.Present, Blocks: answer.Blocks, IDs: answer.Signed(), Kind: KindOMLX,
 	}
-	if answer.Blocks == 0 {
+	if answer.Present == answer.Blocks { // nothing will be written
 		return out, nil
 	}
 	spec, err := p.layout(ctx, r.Header, answer)
@@ -107,7 +128,10 @@ func (p *Plugin) Plan(ctx context.Context, r Ask) (Plan, error) {
 	if out.Meta, err = transfer.MarshalBinary(); err != nil {
 		return Plan{}, err
 	}
-	out.Key = answer.Hashes[answer.Blocks-1].String()
+	if answer.Tail != nil {
+		out.Tail = answer.Tail.Tokens
+	}
+	out.Key = transfer.Hashes[len(transfer.Hashes)-1].String()
 	return out, nil
 }
 
@@ -115,6 +139,7 @@ func (p *Plugin) Plan(ctx context.Context, r Ask) (Plan, error) {
 func (p *Plugin) layout(ctx context.Context, h http.Header, answer *plugin.Plan) (omlx.Spec, error) {
 	p.mu.Lock()
 	spec, ok := p.layouts[answer.Layout]
+	ok = ok && p.models[answer.Model].name == answer.Facts
 	p.mu.Unlock()
 	if ok {
 		return spec, nil
@@ -141,6 +166,7 @@ func (p *Plugin) layout(ctx context.Context, h http.Header, answer *plugin.Plan)
 		clear(p.layouts)
 	}
 	p.layouts[answer.Layout] = spec
+	p.learned(answer.Model, told{answer.Facts, info.Model.Told()})
 	if dir := storeOf(data); dir != "" {
 		p.store = dir
 	}
@@ -148,7 +174,7 @@ func (p *Plugin) layout(ctx context.Context, h http.Header, answer *plugin.Plan)
 }
 
 // Store is the directory of the decoder's block store, as the plug-in said when the
-// last new layout was proved; "" before the first plan of a prompt with blocks.
+// last new layout was proved; "" before the first plan of a prompt that lacks blocks.
 func (p *Plugin) Store() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -182,15 +208,19 @@ func (p *Plugin) Probe(ctx context.Context) error {
 }
 
 // Adopt implements Planner.
-func (p *Plugin) Adopt(ctx context.Context, h http.Header, plan Plan, blocks int) (Adoption, error) {
+func (p *Plugin) Adopt(ctx context.Context, h http.Header, plan Plan, from, to int) (Adoption, error) {
 	var transfer omlx.Plan
 	if err := transfer.UnmarshalBinary(plan.Meta); err != nil {
 		return Adoption{}, err
 	}
-	if blocks < 0 || blocks > len(transfer.Hashes) {
-		return Adoption{}, fmt.Errorf("adopt %d blocks of a plan of %d", blocks, len(transfer.Hashes))
+	if from < 0 || from > to || to > len(transfer.Hashes) || plan.All() != len(transfer.Hashes) {
+		return Adoption{}, fmt.Errorf("adopt blocks %d to %d of a plan of %d", from, to, len(transfer.Hashes))
 	}
-	body, err := json.Marshal(plugin.AdoptCall{Model: plan.Model, Hashes: transfer.Hashes[:blocks]})
+	call := plugin.AdoptCall{Model: plan.Model, First: min(from, plan.Blocks), Hashes: transfer.Hashes[min(from, plan.Blocks):min(to, plan.Blocks)]}
+	if to > plan.Blocks {
+		call.Tail = &transfer.Hashes[plan.Blocks]
+	}
+	body, err := json.Marshal(call)
 	if err != nil {
 		return Adoption{}, err
 	}
@@ -198,16 +228,20 @@ func (p *Plugin) Adopt(ctx context.Context, h http.Header, plan Plan, blocks int
 	if err != nil {
 		return Adoption{}, err
 	}
-	answer, err := plugin.ParseAdoption(data, blocks)
+	answer, err := plugin.ParseAdoption(data, call)
 	if err != nil {
 		return Adoption{}, err
 	}
-	if answer.Blocks < blocks { // the store may be another one now: ask again
+	blocks := answer.Blocks
+	if answer.Tail > 0 && answer.Tail == plan.Tail {
+		blocks++
+	}
+	if answer.Blocks < min(to, plan.Blocks) { // the store may be another one now: ask again
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		clear(p.layouts)
 	}
-	return Adoption{Blocks: answer.Blocks, Reason: answer.Reason}, nil
+	return Adoption{Blocks: blocks, Reason: answer.Reason}, nil
 }
 
 // errNoPlugin is for people: the answer is not the plug-in's.
@@ -232,16 +266,18 @@ func (p *Plugin) call(ctx context.Context, method string, u *url.URL, from http.
 		return nil, fmt.Errorf("ask the plug-in: %w", err)
 	}
 	defer func() { _ = resp.Body.Close() }() // the answer has been read, or its error is returned
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxPluginAnswer+1))
+	var data bytes.Buffer
+	data.Grow(int(min(max(resp.ContentLength, 0), pluginAnswer)) + bytes.MinRead)
+	_, err = data.ReadFrom(io.LimitReader(resp.Body, maxPluginAnswer+1))
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("ask the plug-in: %w", err)
-	case len(data) > maxPluginAnswer:
+	case data.Len() > maxPluginAnswer:
 		return nil, fmt.Errorf("%w: more than %d bytes", plugin.ErrAnswer, maxPluginAnswer)
 	case resp.StatusCode == http.StatusOK:
-		return data, nil
+		return data.Bytes(), nil
 	}
-	return nil, refused(resp.StatusCode, data)
+	return nil, refused(resp.StatusCode, data.Bytes())
 }
 
 // refused turns an answer that is no success into an error.

@@ -144,7 +144,7 @@ func TestPluginAdopt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := p.Adopt(t.Context(), ask.Header, plan, 4)
+	got, err := p.Adopt(t.Context(), ask.Header, plan, 0, 4)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,14 +161,29 @@ func TestPluginAdopt(t *testing.T) {
 	if call.Model != "tiny" || len(call.Hashes) != 4 || len(call.Hashes[0]) != 64 {
 		t.Errorf("call is %+v", call)
 	}
-	if _, err := p.Adopt(t.Context(), ask.Header, plan, 6); err == nil {
-		t.Error("more blocks than the plan has are adopted")
+	if _, err := p.Adopt(t.Context(), ask.Header, plan, 2, 3); err != nil {
+		t.Fatal(err)
 	}
-	if _, err := p.Adopt(t.Context(), ask.Header, Plan{Meta: []byte("x")}, 1); !errors.Is(err, omlx.ErrPlan) {
+	var some struct {
+		First  int      `json:"first"`
+		Hashes []string `json:"hashes"`
+	}
+	if err := json.Unmarshal([]byte(s.bodies[len(s.bodies)-1]), &some); err != nil {
+		t.Fatal(err)
+	}
+	if some.First != 2 || len(some.Hashes) != 1 || some.Hashes[0] != call.Hashes[2] {
+		t.Errorf("call for the third block is %+v", some)
+	}
+	for _, bad := range [][2]int{{0, 6}, {-1, 2}, {3, 2}} {
+		if _, err := p.Adopt(t.Context(), ask.Header, plan, bad[0], bad[1]); err == nil {
+			t.Errorf("blocks %d to %d are adopted", bad[0], bad[1])
+		}
+	}
+	if _, err := p.Adopt(t.Context(), ask.Header, Plan{Meta: []byte("x")}, 0, 1); !errors.Is(err, omlx.ErrPlan) {
 		t.Errorf("no plan: %v", err)
 	}
 	s.say("adopt", 0, `{"blocks":9}`)
-	if _, err := p.Adopt(t.Context(), ask.Header, plan, 4); !errors.Is(err, plugin.ErrAnswer) {
+	if _, err := p.Adopt(t.Context(), ask.Header, plan, 0, 4); !errors.Is(err, plugin.ErrAnswer) {
 		t.Errorf("too many blocks: %v", err)
 	}
 }

@@ -47,10 +47,12 @@ type Record struct {
 	Present  int    `json:"present,omitempty"`  // tokens that the decoder held before
 	Promised int    `json:"promised,omitempty"` // tokens that it should find now
 	Bytes    uint64 `json:"bytes,omitempty"`
+	Hosts    []Sent `json:"hosts,omitempty"` // that sent them
 	Sealed   bool   `json:"sealed,omitempty"`
 
 	PlanSeconds   float64 `json:"plan_seconds,omitempty"`
 	BridgeSeconds float64 `json:"bridge_seconds,omitempty"` // queue, prefill, adoption
+	AdoptSeconds  float64 `json:"adopt_seconds,omitempty"`  // of that, from the last block in the store to its adoption
 
 	// Known when the answer has ended.
 	Status  int     `json:"status,omitempty"` // of the decoder's answer
@@ -70,13 +72,22 @@ func (r *Record) String() string {
 		b.WriteString("; ")
 		b.WriteString(r.Reason)
 	}
+	if len(r.Hosts) > 1 {
+		b.WriteString("; hosts=")
+		for i, h := range r.Hosts {
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			fmt.Fprintf(&b, "%s:%d", h.Name, h.Bytes)
+		}
+	}
 	fmt.Fprintf(&b, "; id=%s", r.ID)
 	return strings.Map(func(c rune) rune {
 		if c < ' ' || c > '~' {
 			return '?'
 		}
 		return c
-	}, b.String())
+	}, strings.ReplaceAll(b.String(), "\n", "; ")) // errors that were joined are one a line
 }
 
 // settle takes the decoder's word. cached is nil when it gave none.

@@ -15,10 +15,12 @@ type Planner interface {
 	// The error Is ErrUnplannable when the request is none that can be planned.
 	Plan(ctx context.Context, r Ask) (Plan, error)
 
-	// Adopt tells the decoder that the first blocks of a plan's chain are in its
-	// store, and returns how many of them, from the first on, it will use. The
-	// headers are those of the request that the plan was made for.
-	Adopt(ctx context.Context, h http.Header, p Plan, blocks int) (Adoption, error)
+	// Adopt tells the decoder that blocks [from, to) of all that a plan has are in its
+	// store; it has those before from already. It returns how many, from the first
+	// of the chain on, it will use: with from 0 all of them are looked at, otherwise
+	// those before from are taken for granted. The headers are those of the request
+	// that the plan was made for.
+	Adopt(ctx context.Context, h http.Header, p Plan, from, to int) (Adoption, error)
 }
 
 // Ask is a request to be planned.
@@ -35,14 +37,28 @@ type Plan struct {
 	Block   int     // tokens of a block
 	Present int     // blocks, from the first, that the decoder holds already
 	Blocks  int     // blocks that are worth having: at least one token stays uncovered
-	IDs     []int32 // tokens of those blocks, Blocks*Block of them
+	Tail    int     // tokens behind them that come as one more block, unfinished; 0: none do
+	IDs     []int32 // tokens of those blocks and of the tail; not needed where all blocks are there
 	Kind    string  // what Meta is, for the receiver
 	Meta    []byte  // the transfer's plan, as it travels
 	Key     string  // names the last block wanted and all before it: equal plans have equal keys
 }
 
-// Covered is how many tokens the decoder would find with n blocks of the plan.
-func (p Plan) Covered(n int) int { return n * p.Block }
+// All is how many blocks travel at most: the tail is the last of them.
+func (p Plan) All() int {
+	if p.Tail > 0 {
+		return p.Blocks + 1
+	}
+	return p.Blocks
+}
+
+// Covered is how many tokens the decoder would find with n of all blocks of the plan.
+func (p Plan) Covered(n int) int {
+	if n > p.Blocks {
+		return p.Blocks*p.Block + p.Tail
+	}
+	return n * p.Block
+}
 
 // Adoption is what the decoder made of blocks in its store.
 type Adoption struct {
@@ -78,4 +94,11 @@ type Result struct {
 	State  string // the receiver's verdict: complete, partial …
 	Reason string // why it is not complete, for people
 	Sealed bool   // all of it travelled encrypted
+	Hosts  []Sent // what each prefill host sent of it
+}
+
+// Sent is what one prefill host sent.
+type Sent struct {
+	Name  string `json:"name"`
+	Bytes uint64 `json:"bytes"` // payload that arrived
 }

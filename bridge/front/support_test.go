@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // script is a planner whose answers a test says.
 type script struct {
 	plan  func(a Ask) (Plan, error)
-	adopt func(p Plan, blocks int) (Adoption, error)
+	adopt func(p Plan, from, to int) (Adoption, error)
 	asked atomic.Int32
 }
 
@@ -32,11 +32,11 @@ func (s *script) Plan(_ context.Context, a Ask) (Plan, error) {
 	return s.plan(a)
 }
 
-func (s *script) Adopt(_ context.Context, _ http.Header, p Plan, blocks int) (Adoption, error) {
+func (s *script) Adopt(_ context.Context, _ http.Header, p Plan, from, to int) (Adoption, error) {
 	if s.adopt == nil {
-		return Adoption{Blocks: blocks}, nil
+		return Adoption{Blocks: to}, nil
 	}
-	return s.adopt(p, blocks)
+	return s.adopt(p, from, to)
 }
 
 // coldPlan is a prompt of 100 tokens in blocks of 10, none of them there.

@@ -1,8 +1,8 @@
 package front
 
 import (
+	"bytes"
 	"io"
-	"regexp"
 	"strconv"
 	"sync"
 )
@@ -47,22 +47,48 @@ func (w *watcher) keep(p []byte) {
 	w.tail = append(w.tail, p...)
 }
 
-// cachedField matches the number wherever an API puts it: in usage's
-// prompt_tokens_details (chat, completions) or input_tokens_details (responses),
-// or as cache_read_input_tokens (messages). A quote inside a text is escaped, so
-// that what a model says cannot look like it.
-var cachedField = regexp.MustCompile(`(?:^|[^\\])"(?:cached_tokens|cache_read_input_tokens)"\s*:\s*(null|\d{1,9})`)
-
 // cached is the decoder's number, nil when there is none or it is null. Of several
 // the last counts: usage grows during an answer.
 func (w *watcher) cached() *int {
 	for _, part := range [][]byte{w.tail, w.head} {
-		all := cachedField.FindAllSubmatch(part, -1)
-		for i := len(all) - 1; i >= 0; i-- {
-			if n, err := strconv.Atoi(string(all[i][1])); err == nil {
-				return &n
-			}
+		if n := lastCached(part); n != nil {
+			return n
 		}
 	}
 	return nil
 }
+
+// lastCached is the last number of cached tokens in a part of an answer, wherever an
+// API puts it: in usage's prompt_tokens_details (chat, completions) or
+// input_tokens_details (responses), or as cache_read_input_tokens (messages). A quote
+// inside a text is escaped, so that what a model says cannot look like it.
+func lastCached(b []byte) *int {
+	const end = `tokens"` // of both names
+	for at := bytes.LastIndex(b, []byte(end)); at >= 0; at = bytes.LastIndex(b[:at], []byte(end)) {
+		name, ok := bytes.CutSuffix(b[:at], []byte(`"cached_`))
+		if !ok {
+			name, ok = bytes.CutSuffix(b[:at], []byte(`"cache_read_input_`))
+		}
+		if !ok || bytes.HasSuffix(name, []byte(`\`)) {
+			continue
+		}
+		value, ok := bytes.CutPrefix(bytes.TrimLeft(b[at+len(end):], space), []byte(":"))
+		if !ok {
+			continue
+		}
+		value = bytes.TrimLeft(value, space)
+		n := 0
+		for n < len(value) && n < maxDigits && '0' <= value[n] && value[n] <= '9' {
+			n++
+		}
+		if found, err := strconv.Atoi(string(value[:n])); err == nil {
+			return &found
+		}
+	}
+	return nil
+}
+
+const (
+	space     = " \t\r\n" // of JSON
+	maxDigits = 9         // of a number of tokens
+)

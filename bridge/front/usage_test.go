@@ -18,6 +18,11 @@ func TestWatcher(t *testing.T) {
 		"at the end":      {pad + `{"cached_tokens" : 12}`, 12},
 		"at the start":    {`{"message":{"usage":{"cache_read_input_tokens":33}}}` + pad, 33},
 		"last counts":     {`{"cached_tokens":1},{"cached_tokens":2}`, 2},
+		"null at last":    {`{"cached_tokens":3},{"cached_tokens":null}`, 3},
+		"spaces":          {"{\"cached_tokens\"\n:\t 4 }", 4},
+		"another name":    {`{"cached_tokens":6,"uncached_tokens":9,"input_tokens":8}`, 6},
+		"no number":       {`{"cached_tokens":"7"},{"cached_tokens" 8},{"cached_tokens":-1}`, -1},
+		"cut short":       {`{"cached_tokens":`, -1},
 		"in the middle":   {pad + `{"cached_tokens":1}` + pad, -1},
 	} {
 		for _, step := range []int{1, 1000, 1 << 20} {

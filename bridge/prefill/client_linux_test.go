@@ -71,7 +71,7 @@ func (c *client) open(path string, h hello, ring *os.File) error {
 		return fmt.Errorf("answered with %d, %v, %d files", m.typ, m.code, len(files))
 	}
 	c.ring.get(&m.body)
-	c.kept = m.code == flagRing
+	c.kept = m.code&flagRing != 0
 	c.file = files[0]
 	c.mem, c.unmap, err = mapMemory(c.file, int(c.ring.Size))
 	return err

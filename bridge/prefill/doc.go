@@ -17,7 +17,9 @@
 //
 // A [Service] takes the prompts that decode hosts ask for over the connection that a
 // [Keeper] keeps (package calls), has the engine read them, and answers how their
-// transfers ended. Everything that the network sees goes over that connection.
+// transfers ended. Everything that the network sees goes over that connection. Where the
+// engine's workers are on several hosts, each has a Service that sends its part of every
+// transfer, and one of them has the engine.
 //
 // There is shared memory of this kind on Linux only; elsewhere [Listen] returns
 // [ErrUnavailable].

@@ -137,7 +137,12 @@ func completion(p Prompt) ([]byte, error) {
 
 // do makes one call and returns the body of a success.
 func (v *VLLM) do(ctx context.Context, method, path string, body []byte) ([]byte, error) {
-	r, err := http.NewRequestWithContext(ctx, method, v.base.JoinPath("v1", path).String(), bytes.NewReader(body))
+	return v.send(ctx, method, v.base.JoinPath("v1", path), body)
+}
+
+// send makes a call of a URL and returns the body of a success.
+func (v *VLLM) send(ctx context.Context, method string, u *url.URL, body []byte) ([]byte, error) {
+	r, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}

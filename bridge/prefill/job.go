@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"pdlink/bridge"
@@ -18,6 +19,9 @@ import (
 type job struct {
 	peer   string
 	digest [sha256.Size]byte // of what was asked
+	opened chan struct{}     // closed when its transfer is open
+	read   chan struct{}     // closed when the engine has read the prompt
+	told   sync.Once         // closes read
 	done   chan struct{}     // closed when result is there
 	result calls.Result
 	cancel context.CancelCauseFunc
@@ -25,10 +29,13 @@ type job struct {
 	callers int // that wait; guarded by Service.mu
 }
 
+// hasRead notes that the engine has read the prompt: here, or at another host of it.
+func (j *job) hasRead() { j.told.Do(func() { close(j.read) }) }
+
 // digestOf tells calls apart.
 func digestOf(c *calls.Call) [sha256.Size]byte {
 	h := sha256.New()
-	fmt.Fprintf(h, "%d %s\n%d %s\n%d\n", len(c.Model), c.Model, len(c.Kind), c.Kind, len(c.Plan))
+	fmt.Fprintf(h, "%d %s\n%d %s\n%d\n%d %d %t\n", len(c.Model), c.Model, len(c.Kind), c.Kind, len(c.Plan), c.Part, c.Parts, c.Follows)
 	h.Write(c.Plan)
 	h.Write(calls.AppendIDs(make([]byte, 0, 4*len(c.IDs)), c.IDs))
 	return [sha256.Size]byte(h.Sum(nil))
@@ -47,16 +54,18 @@ func (s *Service) join(c *calls.Call, peer string) *job {
 		j.callers++
 		return j
 	}
-	j := &job{peer: peer, digest: digest, done: make(chan struct{}), callers: 1}
+	j := &job{
+		peer: peer, digest: digest, opened: make(chan struct{}), read: make(chan struct{}), done: make(chan struct{}), callers: 1,
+	}
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	j.cancel = cancel
 	s.jobs[c.Transfer] = j
 	s.wg.Go(func() { // the caller is one that Close waits for, so this is in time
 		defer cancel(nil)
-		if j.result = s.do(ctx, c); j.result.State == calls.Failed {
+		if j.result = s.do(ctx, c, j); j.result.State == calls.Failed {
 			signal(s.nudge)
 		}
-		s.o.OnResult(Ended{c.Transfer, c.Model, c.Tokens, j.result})
+		s.o.OnResult(Ended{c.Transfer, c.Model, c.Tokens, c.Part, max(c.Parts, 1), j.result})
 		close(j.done)
 	})
 	return j
@@ -101,9 +110,9 @@ func (s *Service) forget(id transport.ID, j *job) {
 }
 
 // do reads a prompt.
-func (s *Service) do(ctx context.Context, c *calls.Call) calls.Result {
+func (s *Service) do(ctx context.Context, c *calls.Call, j *job) calls.Result {
 	began := time.Now()
-	r := s.try(ctx, c, began)
+	r := s.try(ctx, c, j, began)
 	r.Seconds = time.Since(began).Seconds()
 	return r
 }
@@ -114,22 +123,24 @@ func fault(state, format string, args ...any) calls.Result {
 }
 
 // try is do, but for the whole time.
-func (s *Service) try(ctx context.Context, c *calls.Call, began time.Time) calls.Result {
-	model := s.engineModel(c.Model)
-	if model == "" {
-		ready, _ := s.state()
-		return fault(calls.Declined, "no model %q here: the engine serves %s, and --model names %s: say which is meant with --model %s=ENGINE_MODEL",
-			c.Model, list(ready.Served), list(s.names()), c.Model)
+func (s *Service) try(ctx context.Context, c *calls.Call, j *job, began time.Time) calls.Result {
+	if why := s.declines(c); why != "" {
+		return fault(calls.Declined, "%s", why)
 	}
 	plan, layout, err := planOf(c)
 	if err != nil {
 		return fault(calls.Declined, "%v", err)
 	}
-	if s.o.Server.Workers() == 0 {
+	switch here, expected := s.o.Server.present(); {
+	case here == 0:
 		return fault(calls.Failed, "no worker of the engine is connected: start it with the connector, and with this host's socket")
+	case here < expected:
+		return fault(calls.Failed, "%d of %d workers of the engine on this host are connected", here, expected)
 	}
 	shape := bridge.Shape{Blocks: len(plan.Hashes), BlockBytes: layout.WireSize()}
-	carrier, room, err := s.o.Open(ctx, transport.Request{ID: c.Transfer, Kind: c.Kind, Meta: c.Plan}, shape)
+	carrier, room, err := s.o.Open(ctx, transport.Request{
+		ID: c.Transfer, Kind: c.Kind, Part: c.Part, Parts: max(c.Parts, 1), Meta: c.Plan,
+	}, shape)
 	switch {
 	case errors.Is(err, transport.ErrRefused):
 		return fault(calls.Declined, "the decode host refused the transfer: %v", err)
@@ -140,21 +151,63 @@ func (s *Service) try(ctx context.Context, c *calls.Call, began time.Time) calls
 	for b := range shape.Blocks {
 		missing = missing || carrier.Wants(b)
 	}
-	t, err := s.o.Server.Open(Job{ID: c.Transfer, Carrier: carrier, Layout: layout, Blocks: shape.Blocks, Room: room})
+	t, err := s.o.Server.Open(Job{ID: c.Transfer, Carrier: carrier, Layout: layout, Blocks: shape.Blocks, Tokens: c.Tokens, Room: room})
 	if err != nil {
 		carrier.Close()
 		return fault(calls.Failed, "%v", err)
 	}
+	close(j.opened)
 	opened := time.Since(began)
-	engine := func(context.Context) error { return nil }
-	if missing {
-		engine = func(ctx context.Context) error {
-			return s.o.Engine.Prefill(ctx, Prompt{Model: model, IDs: c.IDs, Transfer: c.Transfer})
-		}
-	}
-	r := work(ctx, t, engine)
+	r := work(ctx, t, s.reading(c, j, missing))
 	r.OpenSeconds = opened.Seconds()
 	return r
+}
+
+// reading is how the prompt of a call is read, if any block of it is missing. It returns
+// when it was.
+func (s *Service) reading(c *calls.Call, j *job, missing bool) func(context.Context) error {
+	switch {
+	case c.Follows: // the one that leads has it read, and the caller tells
+		return func(ctx context.Context) error {
+			select {
+			case <-j.read:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	case !missing:
+		return func(context.Context) error { j.hasRead(); return nil }
+	}
+	model := s.engineModel(c.Model)
+	return func(ctx context.Context) error {
+		err := s.o.Engine.Prefill(ctx, Prompt{Model: model, IDs: c.IDs, Transfer: c.Transfer})
+		if err == nil {
+			j.hasRead()
+		}
+		return err
+	}
+}
+
+// declines says why a call is none for this host; "" for one that is.
+func (s *Service) declines(c *calls.Call) string {
+	g := s.group()
+	switch {
+	case g == nil && (c.Parts > 1 || c.Follows):
+		return fmt.Sprintf("this host is in no group, and was asked for part %d of %d", c.Part+1, c.Parts)
+	case g != nil && c.Parts < 2:
+		return fmt.Sprintf("this host is %v, and was asked for all of it: the decode host needs the same version of pdlink", g)
+	case g != nil && (c.Part != g.Member || c.Parts != g.Members || c.Follows == g.Leads):
+		return fmt.Sprintf("this host is %v (it asks the engine: %t), and was asked for part %d of %d (it is to ask the engine: %t)",
+			g, g.Leads, c.Part+1, c.Parts, !c.Follows)
+	case c.Follows && len(s.o.Models) > 0 && s.o.Models[c.Model] == "":
+		return fmt.Sprintf("no model %q here: --model names %s", c.Model, list(s.names()))
+	case !c.Follows && s.engineModel(c.Model) == "":
+		ready, _ := s.state()
+		return fmt.Sprintf("no model %q here: the engine serves %s, and --model names %s: say which is meant with --model %s=ENGINE_MODEL",
+			c.Model, list(ready.Served), list(s.names()), c.Model)
+	}
+	return ""
 }
 
 // planOf reads the plan of a call.
@@ -168,8 +221,10 @@ func planOf(c *calls.Call) (plan omlx.Plan, layout *omlx.Layout, err error) {
 	if layout, err = plan.Check(); err != nil {
 		return plan, nil, err
 	}
-	if n := len(plan.Hashes); n < 1 || n > bridge.MaxBlocks || n*plan.Spec.BlockTokens != c.Tokens {
-		return plan, nil, fmt.Errorf("a plan of %d blocks of %d tokens for a prompt of %d", n, plan.Spec.BlockTokens, c.Tokens)
+	n, size := len(plan.Hashes), plan.Spec.BlockTokens
+	rest := n*size - c.Tokens // of an unfinished last block
+	if n < 1 || n > bridge.MaxBlocks || rest != 0 && (rest < 0 || rest >= size || plan.Spec.Kind != omlx.KindKV) {
+		return plan, nil, fmt.Errorf("a plan of %d blocks of %d tokens for a prompt of %d", n, size, c.Tokens)
 	}
 	return plan, layout, nil
 }

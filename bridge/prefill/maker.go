@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"pdlink/bridge"
+	"pdlink/bridge/facts"
 	"pdlink/bridge/omlx"
 	"pdlink/kernels"
 )
@@ -18,6 +19,10 @@ type weights struct {
 	p      *Projection
 	mu     sync.Mutex // guards layers
 	layers map[int]kernels.LayerWeights
+
+	once   sync.Once // makes the two below
+	told   *facts.Projection
+	untold error
 }
 
 // newWeights returns nil for no projection.

@@ -35,6 +35,7 @@ const (
 	typeAbort
 	typeSealed
 	typeReclaim
+	typeFacts
 	numTypes
 )
 
@@ -69,7 +70,10 @@ func (c code) String() string {
 }
 
 // Flags of HELLO and WELCOME, in the place of the code.
-const flagRing code = 1
+const (
+	flagRing  code = 1 // of both: the ring is that of an earlier sidecar
+	flagFacts code = 2 // of WELCOME: FACTS is understood
+)
 
 // notSealed is the sealed block of a transfer that is not.
 const notSealed = 1<<32 - 1

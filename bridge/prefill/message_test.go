@@ -2,10 +2,12 @@ package prefill
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -107,6 +109,9 @@ func examples() []example {
 		{"sealed", typeSealed, codeMemory, 7, &at, map[string]any{"sealed": 5}},
 		{"reclaim", typeReclaim, codeOK, 0, &reclaim{seqID(0x30), 1, 17, 3}, map[string]any{
 			"transfer": seqID(0x30).String(), "seq": 1, "slot": 17, "generation": 3,
+		}},
+		{"facts", typeFacts, codeOK, 0, &told{8123, factsForm, sha256.Sum256([]byte("facts"))}, map[string]any{
+			"size": 8123, "form": 1, "sha256": fmt.Sprintf("%x", sha256.Sum256([]byte("facts"))),
 		}},
 	}
 }

@@ -69,6 +69,10 @@ const (
 	// helloWait is how long a connection may take to introduce itself.
 	helloWait = 2 * time.Second
 
+	// factsWait is how long a worker that has come is waited for to say what model it has
+	// loaded: it is the first thing that it says.
+	factsWait = 300 * time.Millisecond
+
 	// refuseWait is how long a worker that is refused may take to read why.
 	refuseWait = 200 * time.Millisecond
 
@@ -120,14 +124,14 @@ const (
 )
 
 // waits are the times that tests shorten.
-type waits struct{ begin, orphan, back, end, push time.Duration }
+type waits struct{ begin, orphan, back, end, push, facts time.Duration }
 
 // withDefaults returns w with the times above in place of zero values.
 func (w waits) withDefaults() waits {
 	for _, x := range []struct {
 		t   *time.Duration
 		def time.Duration
-	}{{&w.begin, beginWait}, {&w.orphan, orphanWait}, {&w.back, returnWait}, {&w.end, endWait}, {&w.push, pushAfter}} {
+	}{{&w.begin, beginWait}, {&w.orphan, orphanWait}, {&w.back, returnWait}, {&w.end, endWait}, {&w.push, pushAfter}, {&w.facts, factsWait}} {
 		if *x.t == 0 {
 			*x.t = x.def
 		}

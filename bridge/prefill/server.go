@@ -111,6 +111,7 @@ type Server struct {
 	transfers map[transport.ID]*Transfer
 	opened    chan struct{} // closed, and made anew, when a transfer is opened
 	workers   map[*worker]struct{}
+	onFacts   func()               // is told when a worker has said what it has loaded; nil: nobody
 	conns     int                  // connections, those that have not introduced themselves included
 	orphans   map[*holding]*worker // leases whose worker's connection ended; nil: before a restart
 	recovered map[transport.ID][]*holding
@@ -175,6 +176,17 @@ func (s *Server) Workers() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.workers)
+}
+
+// present is the workers that are connected, and how many workers of an engine there
+// are on this host, as they say.
+func (s *Server) present() (here, expected int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w := range s.workers {
+		expected = max(expected, int(w.LocalWorkers))
+	}
+	return len(s.workers), expected
 }
 
 // makeRing makes the ring unless there is one.

@@ -1,7 +1,9 @@
 package prefill
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,18 +12,23 @@ import (
 	"time"
 
 	"pdlink/bridge"
+	"pdlink/bridge/facts"
 	"pdlink/bridge/prefill/calls"
 	"pdlink/transport"
 )
 
-// ServiceOptions of a Service. Server, Engine and Open are required; the zero value
-// of the rest works.
+// ServiceOptions of a Service. Server, Open, and Engine or Group are required; the zero
+// value of the rest works.
 type ServiceOptions struct {
 	// Server has the slots and the workers of the engine.
 	Server *Server
 
-	// Engine reads the prompts.
+	// Engine reads the prompts. Nil: another member of Group has it do that.
 	Engine Engine
+
+	// Group is the engine that this host has workers of, together with others. Its
+	// Leads is not looked at: who has the Engine leads. Nil: all workers are here.
+	Group *calls.Group
 
 	// Open opens a transfer towards the decode host, as Keeper.Open does.
 	Open func(ctx context.Context, r transport.Request, shape bridge.Shape) (Carrier, int, error)
@@ -51,13 +58,19 @@ type ServiceOptions struct {
 
 // Readiness says whether calls can be taken.
 type Readiness struct {
-	Models []string // the decoder's ids of what can be read; empty: nothing can
+	Ready  bool     // they can
+	Models []string // the decoder's ids of what can be read; without an engine those that were named
 	Err    error    // why not: the engine's, as Engine.Models returned it; nil: it answers
 	Served []string // the engine's ids, where it answers
 
-	// Workers of the engine that are connected. Without any the engine was started
-	// without the connector, or with another socket.
-	Workers int
+	// Workers of the engine that are connected, and Expected of those that there are on
+	// this host, as they say. Without any the engine was started without the
+	// connector, or with another socket.
+	Workers, Expected int
+
+	// Facts is what the workers have loaded, as FACTS.md of bridge/facts says; nil:
+	// there are none.
+	Facts json.RawMessage
 }
 
 // Ended is a call that ended.
@@ -65,6 +78,8 @@ type Ended struct {
 	Transfer transport.ID
 	Model    string
 	Tokens   int
+	Part     int // that this host sent, from 0
+	Parts    int // of the transfer; at least 1
 	calls.Result
 }
 
@@ -76,7 +91,9 @@ type Service struct {
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 
-	nudge chan struct{} // capacity 1: the engine is to be looked at now
+	nudge  chan struct{} // capacity 1: the engine is to be looked at now
+	text   *facts.Text   // what the engine makes of the probe text; of watch
+	textOf string        // with the tokenizer of this model
 
 	mu      sync.Mutex // guards the fields below
 	ready   Readiness
@@ -89,8 +106,11 @@ type Service struct {
 // NewService returns a service that has begun to look at its engine. The caller
 // closes it, before the server. Error: ErrJob.
 func NewService(o ServiceOptions) (*Service, error) {
-	if o.Server == nil || o.Engine == nil || o.Open == nil {
-		return nil, fmt.Errorf("%w: a service needs a server, an engine and a way to the decode host", ErrJob)
+	if o.Server == nil || o.Engine == nil && o.Group == nil || o.Open == nil {
+		return nil, fmt.Errorf("%w: a service needs a server, an engine or a group, and a way to the decode host", ErrJob)
+	}
+	if _, err := (calls.Host{Group: o.Group}).Encode(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrJob, err)
 	}
 	if o.OnReady == nil {
 		o.OnReady = func(Readiness) {}
@@ -109,6 +129,9 @@ func NewService(o ServiceOptions) (*Service, error) {
 	}
 	s := &Service{o: o, nudge: make(chan struct{}, 1), changed: make(chan struct{}), jobs: make(map[transport.ID]*job)}
 	s.ctx, s.stop = context.WithCancel(context.Background())
+	o.Server.mu.Lock()
+	o.Server.onFacts = func() { signal(s.nudge) }
+	o.Server.mu.Unlock()
 	s.wg.Go(s.watch)
 	return s, nil
 }
@@ -154,18 +177,22 @@ func (s *Service) Serve(ctx context.Context, conn transport.Conn) error {
 // watch looks at the engine until Close.
 func (s *Service) watch() {
 	failures := 0
-	for first := true; ; first = false {
-		r := s.look()
+	for first := true; ; {
+		r, told := s.look()
 		if r.Err != nil {
 			failures++
 		} else {
 			failures = 0
 		}
-		if r.Err == nil || first || failures >= probeTries {
-			s.settle(r, first)
-		}
 		pause := s.o.probe
-		if len(r.Models) > 0 {
+		switch {
+		case !told: // who is new says in a moment what it has loaded
+			pause = s.o.Server.o.waits.facts
+		case r.Err == nil || first || failures >= probeTries:
+			s.settle(r, first)
+			first = false
+		}
+		if r.Ready && told {
 			pause *= probeRarely
 		}
 		t := time.NewTimer(pause)
@@ -180,13 +207,22 @@ func (s *Service) watch() {
 	}
 }
 
-// look finds out what can be done now.
-func (s *Service) look() Readiness {
+// look finds out what can be done now. told is false while a worker is so new that it
+// has not said what it has loaded.
+func (s *Service) look() (r Readiness, told bool) {
 	ctx, cancel := context.WithTimeout(s.ctx, probeWait)
 	defer cancel()
-	r := Readiness{Workers: s.o.Server.Workers()}
+	r.Workers, r.Expected = s.o.Server.present()
+	all := r.Workers > 0 && r.Workers >= r.Expected
+	doc, told := s.o.Server.facts()
+	if s.o.Engine == nil {
+		r.Ready, r.Models = all, s.names()
+		r.Facts = encodeFacts(doc)
+		r.Models = r.Models[:min(len(r.Models), calls.MaxModels)]
+		return r, told
+	}
 	if r.Served, r.Err = s.o.Engine.Models(ctx); r.Err != nil || r.Workers == 0 {
-		return r
+		return r, told
 	}
 	for _, id := range r.Served {
 		if s.o.Models[id] == "" {
@@ -200,13 +236,16 @@ func (s *Service) look() Readiness {
 	}
 	slices.Sort(r.Models)
 	r.Models = r.Models[:min(len(r.Models), calls.MaxModels)]
-	return r
+	r.Ready = all && len(r.Models) > 0
+	r.Facts = encodeFacts(s.describe(ctx, doc, r.Served))
+	return r, told
 }
 
 // settle takes a new readiness and tells of it where it changed.
 func (s *Service) settle(r Readiness, first bool) {
 	s.mu.Lock()
-	same := slices.Equal(r.Models, s.ready.Models) && (r.Err == nil) == (s.ready.Err == nil) && (r.Workers == 0) == (s.ready.Workers == 0)
+	same := slices.Equal(r.Models, s.ready.Models) && bytes.Equal(r.Facts, s.ready.Facts) && r.Ready == s.ready.Ready && (r.Err == nil) == (s.ready.Err == nil) &&
+		(r.Ready || r.Workers == s.ready.Workers && r.Expected == s.ready.Expected)
 	s.ready = r
 	if !same {
 		close(s.changed)
@@ -245,7 +284,7 @@ func (s *Service) announce(ctx context.Context, conn transport.Conn) {
 	for ctx.Err() == nil {
 		r, changed := s.state()
 		var again <-chan time.Time
-		if len(r.Models) > 0 {
+		if r.Ready {
 			err := s.announced(ctx, conn, r, changed)
 			if err == nil {
 				continue
@@ -266,7 +305,7 @@ func (s *Service) announce(ctx context.Context, conn transport.Conn) {
 // announced keeps an announcement until the readiness changes or the context ends.
 // Its error says why the decode host did not take it, or not for so long.
 func (s *Service) announced(ctx context.Context, conn transport.Conn, r Readiness, changed <-chan struct{}) error {
-	meta, err := calls.Host{Name: s.o.Name, Models: r.Models}.Encode()
+	meta, err := calls.Host{Name: s.o.Name, Models: r.Models, Group: s.group(), Facts: r.Facts}.Encode()
 	if err != nil {
 		return err
 	}
@@ -291,6 +330,16 @@ func (s *Service) announced(ctx context.Context, conn transport.Conn, r Readines
 	out.Cancel("calls are not taken any more")
 	<-ended //nolint:errcheck // it says that
 	return nil
+}
+
+// group is what is said of the group; nil without one.
+func (s *Service) group() *calls.Group {
+	if s.o.Group == nil {
+		return nil
+	}
+	g := *s.o.Group
+	g.Leads = s.o.Engine != nil
+	return &g
 }
 
 // names returns the decoder's ids of Models, for messages.

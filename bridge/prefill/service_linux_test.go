@@ -176,7 +176,7 @@ func TestCallsThatFail(t *testing.T) {
 		"mapped model":   {nil, with(func(j *front.Job) { j.Plan.Model = "tuned" }), nil, "no model"},
 		"unknown kind":   {nil, with(func(j *front.Job) { j.Plan.Kind = "test" }), nil, "kind"},
 		"no plan":        {nil, with(func(j *front.Job) { j.Plan.Meta = []byte("x") }), nil, "plan"},
-		"other tokens":   {nil, with(func(j *front.Job) { j.Plan.IDs = j.Plan.IDs[1:] }), nil, "47"},
+		"other tokens":   {nil, with(func(j *front.Job) { j.Plan.IDs = j.Plan.IDs[16:] }), nil, "32"},
 	} {
 		p.engine.read = f.read
 		began := time.Now()

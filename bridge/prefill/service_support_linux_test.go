@@ -66,18 +66,26 @@ func (r *redial) die() {
 	r.dead = true
 }
 
+func (r *redial) mend() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.dead = false
+}
+
 func (r *redial) Dial(ctx context.Context) (transport.Conn, error) {
 	for {
 		r.mu.Lock()
 		dead := r.dead
 		r.mu.Unlock()
-		if dead {
-			<-ctx.Done()
-			return nil, ctx.Err()
+		err := errors.New("no cable")
+		if !dead {
+			var c transport.Conn
+			if c, err = r.link.Dial(ctx, "decoder"); err == nil {
+				return c, nil
+			}
 		}
-		c, err := r.link.Dial(ctx, "decoder")
-		if err == nil || ctx.Err() != nil {
-			return c, err
+		if ctx.Err() != nil {
+			return nil, err
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
@@ -105,6 +113,11 @@ type pair struct {
 	service *Service
 	engine  *script
 	dialler *redial
+	waits   waits
+	name    string
+	stop    func() // the prefill host; idempotent
+
+	late chan error // transfers are opened, or not, when it says so; nil: at once; guarded by mu
 
 	mu      sync.Mutex
 	engines []front.Engine
@@ -118,13 +131,43 @@ func newPair(t *testing.T, so session.Options, o ServiceOptions) *pair {
 	p.hosts = front.NewHosts(front.HostsOptions{Add: p.add, Rejoin: 2 * time.Second})
 	p.decoder = newDecoderWith(t, bridge.Options{OnBlock: p.hosts.Block, PartWait: 5 * time.Second}, so)
 	p.attend = p.hosts.Attend
+	o.Engine = p.engine
+	p.serve(so, o)
+	return p
+}
+
+// another is a second prefill host for the same decode host. With an engine it is the
+// first one's.
+func (p *pair) another(o ServiceOptions) *pair {
+	p.t.Helper()
+	second := &pair{t: p.t, decoder: p.decoder, hosts: p.hosts, engine: p.engine, waits: waits{end: 100 * time.Millisecond}}
+	second.serve(session.Options{}, o)
+	return second
+}
+
+// serve starts the prefill host.
+func (p *pair) serve(so session.Options, o ServiceOptions) {
+	t := p.t
+	t.Helper()
 	p.socket = filepath.Join(t.TempDir(), "engine.sock")
 	var err error
-	p.server, err = Listen(t.Context(), Options{Socket: p.socket, Slots: 32, SlotSize: 64<<10 + transport.HeaderRoom, MemFloor: -1})
+	p.server, err = Listen(t.Context(), Options{Socket: p.socket, Slots: 32, SlotSize: 64<<10 + transport.HeaderRoom, MemFloor: -1, waits: p.waits})
 	must(t, err)
-	p.dialler = &redial{link: p.link.With(mem.Options{Session: session.Options{SendRing: p.server.Ring(), MaxMeta: so.MaxMeta}})}
+	p.name = o.Name
+	p.dialler = &redial{link: p.link.With(mem.Options{Session: session.Options{Name: o.Name, SendRing: p.server.Ring(), MaxMeta: so.MaxMeta}})}
 	keeper := NewKeeper(p.dialler, 5*time.Second)
-	o.Server, o.Engine, o.Open, o.probe = p.server, p.engine, keeper.Open, 5*time.Millisecond
+	o.Server, o.probe = p.server, 5*time.Millisecond
+	o.Open = func(ctx context.Context, r transport.Request, shape bridge.Shape) (Carrier, int, error) {
+		p.mu.Lock()
+		late := p.late
+		p.mu.Unlock()
+		if late != nil {
+			if err := <-late; err != nil {
+				return nil, 0, err
+			}
+		}
+		return keeper.Open(ctx, r, shape)
+	}
 	o.OnResult = func(e Ended) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -144,8 +187,7 @@ func newPair(t *testing.T, so session.Options, o ServiceOptions) *pair {
 			t.Errorf("the keeper ended with %v", err)
 		}
 	})
-	t.Cleanup(func() {
-		must(t, p.hosts.Close())
+	p.stop = sync.OnceFunc(func() {
 		must(t, p.service.Close())
 		cancel()
 		wg.Wait()
@@ -154,7 +196,10 @@ func newPair(t *testing.T, so session.Options, o ServiceOptions) *pair {
 			t.Errorf("%d slots are still in use", n)
 		}
 	})
-	return p
+	t.Cleanup(func() {
+		must(t, p.hosts.Close()) // first: calls end
+		p.stop()
+	})
 }
 
 func (p *pair) add(e front.Engine) func() {
@@ -215,6 +260,25 @@ func (p *pair) cut() {
 	p.conns = nil
 	p.decoder.mu.Unlock()
 	for _, c := range conns {
+		c.Close()
+	}
+}
+
+// cutOff ends this host's connection from the decode host's side; there is no other one
+// until its dialler is mended.
+func (p *pair) cutOff() {
+	p.dialler.die()
+	p.decoder.mu.Lock()
+	var ours []transport.Conn
+	p.conns = slices.DeleteFunc(p.conns, func(c transport.Conn) bool {
+		mine := c.Facts().Peer == p.name
+		if mine {
+			ours = append(ours, c)
+		}
+		return mine
+	})
+	p.decoder.mu.Unlock()
+	for _, c := range ours {
 		c.Close()
 	}
 }

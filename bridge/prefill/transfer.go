@@ -46,6 +46,10 @@ type Job struct {
 	// Blocks of the plan.
 	Blocks int
 
+	// Tokens of the prompt, where they end in the middle of the last block: the
+	// workers fill it up with zeros. Default: those of all blocks.
+	Tokens int
+
 	// Room is the payload bytes that a frame may have, where the receiver takes
 	// less than a slot of the ring. Default: a slot's.
 	Room int
@@ -138,6 +142,9 @@ func (s *Server) Open(job Job) (*Transfer, error) {
 	}
 	spec := job.Layout.Spec()
 	t.to = job.Blocks * spec.BlockTokens
+	if job.Tokens > 0 {
+		t.to = min(t.to, job.Tokens)
+	}
 	t.from = t.to
 	for b := range t.wanted {
 		if t.wanted[b] = job.Carrier.Wants(b); t.wanted[b] {

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"pdlink/bridge/facts"
 )
 
 // worker is a connection of a worker. Three goroutines serve it: one reads, one
@@ -21,10 +23,13 @@ type worker struct {
 	peer peer
 	hello
 	brought *os.File // with HELLO; nil: none
+	came    time.Time
 	out     chan message
 	asks    chan ask
 	ctx     context.Context // ends with the connection
 	stop    context.CancelFunc
+
+	facts *facts.Facts // of the model that it has loaded; nil: not told. Guarded by s.mu
 
 	jammed atomic.Bool   // messages for it piled up
 	left   chan struct{} // closed when the connection has handed over what it had
@@ -61,7 +66,7 @@ func (w *worker) name() string {
 // serve introduces a connection and serves it to its end.
 func (s *Server) serve(c *net.UnixConn) error {
 	w := &worker{
-		s: s, conn: c, left: make(chan struct{}), out: make(chan message, queued), asks: make(chan ask, maxRequests*maxLeases),
+		s: s, conn: c, came: time.Now(), left: make(chan struct{}), out: make(chan message, queued), asks: make(chan ask, maxRequests*maxLeases),
 		requests: make(map[uint32]*request), held: make(map[int]*holding),
 	}
 	w.ctx, w.stop = context.WithCancel(s.ctx)
@@ -177,8 +182,9 @@ func (w *worker) welcome() error {
 		Ring: tb.id, Size: uint64(tb.size()), Slots: uint32(tb.slots), SlotSize: uint32(tb.slotSize), FirstSlot: uint64(tb.first()),
 		RecordSize: recordSize, Waits: uint32(w.s.o.LeaseWait.Milliseconds()),
 	})
+	m.code = flagFacts
 	if mine {
-		m.code = flagRing
+		m.code |= flagRing
 	}
 	return errors.Join(w.conn.SetReadDeadline(time.Time{}), w.write(&m, tb.file))
 }
@@ -317,11 +323,16 @@ func (w *worker) writer() {
 // reader handles what the worker says.
 func (w *worker) reader(inner *sync.WaitGroup) error {
 	for {
-		m, _, err := w.read(false)
+		m, f, err := w.read(true)
 		if err != nil {
 			return err
 		}
+		if f != nil && m.typ != typeFacts {
+			return errors.Join(breach("files attached to a message of type %d", m.typ), f.Close())
+		}
 		switch m.typ {
+		case typeFacts:
+			err = w.onFacts(&m, f)
 		case typeBegin:
 			err = w.onBegin(&m, inner)
 		case typeLease:

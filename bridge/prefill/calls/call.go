@@ -17,6 +17,7 @@ const (
 	magic    = 0x434c4450 // "PDLC"
 	headSize = 40
 	inFrames = 1 // flag: the ids follow in frames
+	follows  = 2 // flag: there are no ids
 	idSize   = 4
 )
 
@@ -27,13 +28,22 @@ type Call struct {
 	Kind     string       // of that transfer, at most transport.MaxKind bytes
 	Plan     []byte       // its Meta
 	Tokens   int          // of the prompt: 1 to MaxTokens
-	IDs      []int32      // theirs, none negative; nil: they follow in frames
+	IDs      []int32      // theirs, none negative; nil: they follow in frames, or Follows is set
+
+	// Part and Parts say which part of the transfer this host is to send: 0 <= Part <
+	// Parts. Parts 0 means all of it.
+	Part, Parts int
+
+	// Follows says that another host of the engine has the prompt read: this one gets
+	// no ids, and sends what the engine's workers here make of it.
+	Follows bool
 }
 
-// Size is the bytes that Append adds, with the ids or without.
+// Size is the bytes that Append adds, with the ids or without; a call that follows has
+// none.
 func (c *Call) Size(ids bool) int {
 	n := headSize + len(c.Model) + len(c.Kind) + len(c.Plan)
-	if ids {
+	if ids && !c.Follows {
 		n += idSize * c.Tokens
 	}
 	return n
@@ -45,24 +55,27 @@ func (c *Call) Append(b []byte, ids bool) ([]byte, error) {
 	if err := c.check(); err != nil {
 		return b, err
 	}
-	if len(c.IDs) != c.Tokens {
+	if len(c.IDs) != c.Tokens && !c.Follows {
 		return b, fmt.Errorf("%w: %d ids of %d tokens", ErrCall, len(c.IDs), c.Tokens)
 	}
 	var h [headSize]byte
 	le := binary.LittleEndian
 	le.PutUint32(h[0:], magic)
 	h[4] = Version
-	if !ids {
+	switch {
+	case c.Follows:
+		h[5] = follows
+	case !ids:
 		h[5] = inFrames
 	}
 	le.PutUint16(h[6:], uint16(len(c.Model)))
 	copy(h[8:24], c.Transfer[:])
 	le.PutUint32(h[24:], uint32(c.Tokens))
 	le.PutUint32(h[28:], uint32(len(c.Plan)))
-	h[32] = byte(len(c.Kind))
+	h[32], h[33], h[34] = byte(len(c.Kind)), byte(c.Part), byte(c.Parts)
 	b = append(b, h[:]...)
 	b = append(append(append(b, c.Model...), c.Kind...), c.Plan...)
-	if ids {
+	if ids && !c.Follows {
 		b = AppendIDs(b, c.IDs)
 	}
 	return b, nil
@@ -85,6 +98,10 @@ func (c *Call) check() error {
 		return fmt.Errorf("%w: a prompt of %d tokens, limit %d", ErrCall, c.Tokens, MaxTokens)
 	case len(c.Model) > maxName || len(c.Kind) > transport.MaxKind || len(c.Plan) > transport.MaxMeta:
 		return fmt.Errorf("%w: model of %d, kind of %d, plan of %d bytes", ErrCall, len(c.Model), len(c.Kind), len(c.Plan))
+	case c.Parts < 0 || c.Parts > transport.MaxParts || c.Part < 0 || c.Part >= max(c.Parts, 1):
+		return fmt.Errorf("%w: part %d of %d, limit %d", ErrCall, c.Part, c.Parts, transport.MaxParts)
+	case c.Follows && c.Parts < 2:
+		return fmt.Errorf("%w: a call without ids for all of a transfer", ErrCall)
 	}
 	return nil
 }
@@ -99,7 +116,9 @@ func ParseCall(b []byte) (Call, error) {
 		return Call{}, fmt.Errorf("%w: a call of version %d, this program reads %d: both ends need the same version of pdlink", ErrCall, b[4], Version)
 	}
 	model, kind, plan := int(le.Uint16(b[6:])), int(b[32]), int64(le.Uint32(b[28:]))
-	c := Call{Transfer: transport.ID(b[8:24]), Tokens: int(le.Uint32(b[24:]))}
+	c := Call{
+		Transfer: transport.ID(b[8:24]), Tokens: int(le.Uint32(b[24:])), Part: int(b[33]), Parts: int(b[34]), Follows: b[5]&follows != 0,
+	}
 	rest := b[headSize:]
 	if int64(model)+int64(kind)+plan > int64(len(rest)) {
 		return Call{}, fmt.Errorf("%w: a call of %d bytes has a model of %d, a kind of %d and a plan of %d", ErrCall, len(b), model, kind, plan)
@@ -109,7 +128,10 @@ func ParseCall(b []byte) (Call, error) {
 	if err := c.check(); err != nil {
 		return Call{}, err
 	}
-	ids := b[5]&inFrames == 0
+	if c.Follows && b[5]&inFrames != 0 {
+		return Call{}, fmt.Errorf("%w: a call without ids whose ids follow", ErrCall)
+	}
+	ids := b[5]&inFrames == 0 && !c.Follows
 	if want := c.Size(ids) - c.Size(false); len(rest) != want {
 		return Call{}, fmt.Errorf("%w: %d bytes of ids for %d tokens", ErrCall, len(rest), c.Tokens)
 	}

@@ -43,6 +43,42 @@ func TestCallBytes(t *testing.T) {
 	}
 }
 
+// TestCallOfAPart holds the form of calls to a group.
+func TestCallOfAPart(t *testing.T) {
+	const head = "50444c43" + "01" + "%" + "0400" + "01020300000000000000000000000000" + "03000000" + "04000000" + "04" + "%" + "0000000000" +
+		"6d2fc3a9" + "6f6d6c78" + "706c616e"
+	for _, x := range []struct {
+		follows     bool
+		part, parts int
+		flags, want string
+	}{
+		{false, 0, 2, "00", "0002"},
+		{true, 1, 2, "02", "0102"},
+		{true, 63, transport.MaxParts, "02", "3f40"},
+	} {
+		c := sample()
+		c.Part, c.Parts, c.Follows = x.part, x.parts, x.follows
+		want := strings.Replace(strings.Replace(head, "%", x.flags, 1), "%", x.want, 1)
+		if x.follows {
+			c.IDs = nil
+		} else {
+			want += "00000000" + "07000000" + "ffffff7f"
+		}
+		b, err := c.Append(nil, true)
+		if err != nil || hex.EncodeToString(b) != want || len(b) != c.Size(true) {
+			t.Fatalf("%x, %v, want %s", b, err, want)
+		}
+		if got, err := ParseCall(b); err != nil || !reflect.DeepEqual(got, c) {
+			t.Errorf("%+v, %v, want %+v", got, err, c)
+		}
+		if x.follows { // with frames or without, there are no ids
+			if b, err := c.Append(nil, false); err != nil || hex.EncodeToString(b) != want {
+				t.Errorf("%x, %v, want %s", b, err, want)
+			}
+		}
+	}
+}
+
 func TestCallRefuses(t *testing.T) {
 	c := sample()
 	good, err := c.Append(nil, true)
@@ -70,6 +106,12 @@ func TestCallRefuses(t *testing.T) {
 		"negative id":      u32(len(good)-4, 1<<31),
 		"ids with frames":  change(func(b []byte) []byte { b[5] = 1; return b }),
 		"model as long as": change(func(b []byte) []byte { b[6], b[7] = 255, 255; return b }),
+		"part of none":     change(func(b []byte) []byte { b[33] = 1; return b }),
+		"part 2 of 2":      change(func(b []byte) []byte { b[33], b[34] = 2, 2; return b }),
+		"too many parts":   change(func(b []byte) []byte { b[34] = transport.MaxParts + 1; return b }),
+		"no ids for all":   change(func(b []byte) []byte { b[5] = 2; return b[:len(b)-12] }),
+		"ids and none":     change(func(b []byte) []byte { b[5], b[34] = 2, 2; return b }),
+		"none, in frames":  change(func(b []byte) []byte { b[5], b[34] = 3, 2; return b[:len(b)-12] }),
 	} {
 		if got, err := ParseCall(b); !errors.Is(err, ErrCall) {
 			t.Errorf("%s: %+v, %v", name, got, err)
@@ -77,6 +119,7 @@ func TestCallRefuses(t *testing.T) {
 	}
 	for _, bad := range []func(*Call){
 		func(c *Call) { c.Tokens = 2 }, func(c *Call) { c.Transfer = transport.ID{} }, func(c *Call) { c.Model = strings.Repeat("x", 2000) },
+		func(c *Call) { c.Part, c.Parts = 2, 2 }, func(c *Call) { c.Follows = true }, func(c *Call) { c.Parts = -1 },
 	} {
 		c := sample()
 		bad(&c)
@@ -95,13 +138,19 @@ func FuzzCall(f *testing.F) {
 		}
 		f.Add(b)
 	}
+	c.Part, c.Parts, c.Follows = 1, 3, true
+	b, err := c.Append(nil, true)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c, err := ParseCall(b)
 		if err != nil {
 			return
 		}
 		ids := c.IDs != nil
-		if !ids {
+		if !ids && !c.Follows {
 			c.IDs = make([]int32, c.Tokens)
 		}
 		again, err := c.Append(nil, ids)
@@ -109,8 +158,8 @@ func FuzzCall(f *testing.F) {
 			t.Fatal(err)
 		}
 		// Reserved bytes and flags are ignored.
-		copy(b[33:40], make([]byte, 7))
-		b[5] &= 1
+		copy(b[35:40], make([]byte, 5))
+		b[5] &= 3
 		if !bytes.Equal(again, b) {
 			t.Errorf("%x became %x", b, again)
 		}
@@ -174,7 +223,7 @@ func TestHost(t *testing.T) {
 	}
 	for _, bad := range []string{
 		``, `[]`, `{"version":2}`, `{"version":1,"models":[""]}`, `{"version":1,"models":["` + strings.Repeat("x", 2000) + `"]}`,
-		`{"version":1,"models":["x"` + strings.Repeat(`,"x"`, MaxModels) + `]}`, `{"version":1,"name":"` + strings.Repeat("x", maxHost) + `"}`,
+		`{"version":1,"models":["x"` + strings.Repeat(`,"x"`, MaxModels) + `]}`, `{"version":1,"name":"` + strings.Repeat("x", maxText) + `"}`,
 	} {
 		if _, err := ParseHost([]byte(bad)); !errors.Is(err, ErrCall) {
 			t.Errorf("%.60s: %v", bad, err)
@@ -182,6 +231,27 @@ func TestHost(t *testing.T) {
 	}
 	if _, err := (Host{Models: make([]string, MaxModels+1)}).Encode(); !errors.Is(err, ErrCall) {
 		t.Errorf("too many models: %v", err)
+	}
+}
+
+// TestGroup holds the form of a member's announcement.
+func TestGroup(t *testing.T) {
+	b, err := Host{Name: "b", Group: &Group{Name: "qwen", Member: 1, Members: 2}}.Encode()
+	const want = `{"version":1,"name":"b","models":[],"group":{"name":"qwen","member":1,"members":2,"leads":false}}`
+	if err != nil || string(b) != want {
+		t.Fatalf("%s, %v, want %s", b, err, want)
+	}
+	h, err := ParseHost([]byte(strings.Replace(want, "qwen", "q\\nwen", 1)))
+	if err != nil || h.Group == nil || h.Group.Name != "q?wen" || h.Group.String() != "part 2 of 2 of group q?wen" {
+		t.Errorf("%+v, %v", h, err)
+	}
+	for _, bad := range []string{
+		`{}`, `{"name":"x"}`, `{"name":"x","member":0,"members":1}`, `{"name":"x","member":2,"members":2}`, `{"name":"x","member":-1,"members":2}`,
+		`{"name":"x","members":65}`, `{"members":2}`,
+	} {
+		if h, err := ParseHost([]byte(`{"version":1,"group":` + bad + `}`)); !errors.Is(err, ErrCall) {
+			t.Errorf("%s: %+v, %v", bad, h.Group, err)
+		}
 	}
 }
 
@@ -214,9 +284,10 @@ func TestResult(t *testing.T) {
 func FuzzTexts(f *testing.F) {
 	f.Add(Result{State: Complete, Workers: []Worker{{}}}.Encode())
 	f.Add([]byte(`{"version":1,"name":"x","models":["a"]}`))
+	f.Add([]byte(`{"version":1,"name":"x","models":[],"group":{"name":"g","member":1,"members":2,"leads":true}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if h, err := ParseHost(b); err == nil {
-			if _, err := h.Encode(); err != nil && len(b) < maxHost/8 {
+			if _, err := h.Encode(); err != nil && len(b) < maxText/8 {
 				t.Errorf("%+v: %v", h, err)
 			}
 		}

@@ -25,11 +25,12 @@ const (
 	// maxName bounds a model's or a host's name in bytes.
 	maxName = 1 << 10
 
-	// maxHost bounds a host's description in bytes: names of a usual length.
-	maxHost = 64 << 10
+	// maxText bounds a host's description in bytes: names of a usual length, and facts;
+	// and a result: some hundred for each of 64 workers.
+	maxText = 64 << 10
 
-	// maxResult bounds a result in bytes: some hundred for each of 64 workers.
-	maxResult = 64 << 10
+	// maxFacts bounds what a host says of its model, as package facts does.
+	maxFacts = 32 << 10
 
 	// maxWorkers bounds the workers of a result, as the engine socket does.
 	maxWorkers = 64

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"unicode"
+
+	"pdlink/transport"
 )
 
 // Host is what a prefill host says of itself.
@@ -12,16 +14,49 @@ type Host struct {
 	Version int      `json:"version"`
 	Name    string   `json:"name"`   // for people
 	Models  []string `json:"models"` // the decoder's ids of the models that it reads prompts for
+
+	// Facts is what the engine has loaded, as far as this host's workers have it: a
+	// document of package facts, at most 32 KiB; nil: it is not told.
+	Facts json.RawMessage `json:"facts,omitempty"`
+
+	// Group is the engine that this host is a part of, with others; nil: it has one of
+	// its own. A member that does not lead need not know any models.
+	Group *Group `json:"group,omitempty"`
+}
+
+// Group is one engine that is spread over several hosts: each has workers of it and
+// sends what those make, its part of every transfer.
+type Group struct {
+	Name    string `json:"name"`    // the same on all hosts, at most 1,024 bytes
+	Member  int    `json:"member"`  // which of the hosts this is, and which part it sends: 0 <= Member < Members
+	Members int    `json:"members"` // how many there are: 2 to transport.MaxParts
+	Leads   bool   `json:"leads"`   // it has the engine read prompts; one member does
+}
+
+// String is the group for people.
+func (g Group) String() string {
+	return fmt.Sprintf("part %d of %d of group %s", g.Member+1, g.Members, g.Name)
+}
+
+func (g *Group) check() error {
+	if g.Name == "" || len(g.Name) > maxName || g.Members < 2 || g.Members > transport.MaxParts || g.Member < 0 || g.Member >= g.Members {
+		return fmt.Errorf("%w: member %d of %d of a group whose name has %d bytes; a group has 2 to %d members, which count from 0",
+			ErrCall, g.Member, g.Members, len(g.Name), transport.MaxParts)
+	}
+	return nil
 }
 
 // Encode returns h as it travels. The error is ErrCall for one that is not within
 // its limits.
 func (h Host) Encode() ([]byte, error) {
 	h.Version = Version
+	if h.Models == nil {
+		h.Models = []string{}
+	}
 	if err := h.check(); err != nil {
 		return nil, err
 	}
-	return encode(h, maxHost)
+	return encode(h)
 }
 
 func (h *Host) check() error {
@@ -33,6 +68,12 @@ func (h *Host) check() error {
 			return fmt.Errorf("%w: a host with a model whose id has %d bytes, limit %d", ErrCall, len(m), maxName)
 		}
 	}
+	if len(h.Facts) > maxFacts {
+		return fmt.Errorf("%w: a host whose facts have %d bytes, limit %d", ErrCall, len(h.Facts), maxFacts)
+	}
+	if h.Group != nil {
+		return h.Group.check()
+	}
 	return nil
 }
 
@@ -40,13 +81,16 @@ func (h *Host) check() error {
 // is ErrCall.
 func ParseHost(b []byte) (Host, error) {
 	var h Host
-	if err := decode(b, maxHost, &h); err != nil {
+	if err := decode(b, &h); err != nil {
 		return h, err
 	}
 	if h.Version != Version {
 		return h, fmt.Errorf("%w: a prefill host of version %d, this program knows %d: both ends need the same version of pdlink", ErrCall, h.Version, Version)
 	}
 	h.Name = clean(h.Name, maxName)
+	if h.Group != nil {
+		h.Group.Name = clean(h.Group.Name, maxName)
+	}
 	return h, h.check()
 }
 
@@ -90,10 +134,10 @@ type Worker struct {
 // Encode returns r as it travels, without the workers where it would be too long.
 func (r Result) Encode() []byte {
 	r.Reason = clean(r.Reason, maxReason)
-	b, err := encode(r, maxResult)
+	b, err := encode(r)
 	if err != nil {
 		r.Workers = nil
-		b, err = encode(r, maxResult)
+		b, err = encode(r)
 	}
 	if err != nil { // no field can fail to marshal but a number that is none
 		return []byte(`{"state":"failed","reason":"the result cannot be encoded"}`)
@@ -104,7 +148,7 @@ func (r Result) Encode() []byte {
 // ParseResult reads a result. Unknown fields are skipped. The error is ErrCall.
 func ParseResult(b []byte) (Result, error) {
 	var r Result
-	if err := decode(b, maxResult, &r); err != nil {
+	if err := decode(b, &r); err != nil {
 		return r, err
 	}
 	known := r.State == Complete || r.State == Partial || r.State == Declined || r.State == Failed
@@ -119,20 +163,20 @@ func ParseResult(b []byte) (Result, error) {
 	return r, nil
 }
 
-func encode(v any, limit int) ([]byte, error) {
+func encode(v any) ([]byte, error) {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrCall, err)
 	}
-	if len(b) > limit {
-		return nil, fmt.Errorf("%w: %d bytes, limit %d", ErrCall, len(b), limit)
+	if len(b) > maxText {
+		return nil, fmt.Errorf("%w: %d bytes, limit %d", ErrCall, len(b), maxText)
 	}
 	return b, nil
 }
 
-func decode(b []byte, limit int, v any) error {
-	if len(b) > limit {
-		return fmt.Errorf("%w: %d bytes, limit %d", ErrCall, len(b), limit)
+func decode(b []byte, v any) error {
+	if len(b) > maxText {
+		return fmt.Errorf("%w: %d bytes, limit %d", ErrCall, len(b), maxText)
 	}
 	if err := json.Unmarshal(b, v); err != nil {
 		return fmt.Errorf("%w: %w", ErrCall, err)

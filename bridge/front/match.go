@@ -1,0 +1,287 @@
+package front
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"pdlink/bridge/facts"
+	"pdlink/bridge/prefill/calls"
+	"pdlink/transport"
+)
+
+// MatchOptions of Matches. Decoder is required.
+type MatchOptions struct {
+	// Decoder returns what the decoder says of a model that it has loaded; nil where
+	// that is not known yet. What it returns is not changed any more.
+	Decoder func(model string) *facts.Facts
+
+	// Learn finds out about a model, as far as that goes without a request for it.
+	// Nil: only requests do.
+	Learn func(ctx context.Context, model string)
+
+	// AllowUnknown takes engines whose model cannot be compared, since one of the two
+	// ends does not tell. One that differs is never taken.
+	AllowUnknown bool
+
+	// Build is this program's version, for people at the other end.
+	Build string
+
+	// OnMatch is told of each comparison that found something, once. It must return
+	// soon. Nil: nobody is told.
+	OnMatch func(MatchEvent)
+}
+
+// MatchEvent is a comparison that found something.
+type MatchEvent struct {
+	Host, Model string
+	Findings    []facts.Finding
+	Refused     string // why nothing is read for the model there; "": it is, all the same
+}
+
+// Matches hold what prefill hosts say of the model that they have loaded against what
+// the decoder says of its own. Nil compares nothing. It may be used concurrently.
+type Matches struct {
+	o MatchOptions
+
+	mu   sync.Mutex
+	done map[match]string // why not; guarded by mu
+}
+
+// match is what was compared: documents are not changed, so one is as good as its
+// address.
+type match struct {
+	host, model     string
+	decoder, engine *facts.Facts
+}
+
+// maxMatches bounds what is remembered: hosts, models, and how often they are loaded.
+const maxMatches = 4096
+
+// NewMatches returns matches of nobody yet.
+func NewMatches(o MatchOptions) *Matches {
+	if o.OnMatch == nil {
+		o.OnMatch = func(MatchEvent) {}
+	}
+	return &Matches{o: o, done: make(map[match]string)}
+}
+
+// refusal says why a host may not read prompts for a model; "" where it may, or where
+// the decoder's is not known yet: it is before a request needs it.
+func (m *Matches) refusal(host, model string, engine *facts.Facts) string {
+	if m == nil {
+		return ""
+	}
+	decoder := m.o.Decoder(model)
+	if decoder == nil {
+		return ""
+	}
+	key := match{host, model, decoder, engine}
+	m.mu.Lock()
+	why, known := m.done[key]
+	m.mu.Unlock()
+	if known {
+		return why
+	}
+	e := MatchEvent{Host: host, Model: model, Findings: facts.Compare(decoder, engine)}
+	e.Refused = facts.Refusal(e.Findings, m.o.AllowUnknown)
+	m.mu.Lock()
+	_, known = m.done[key]
+	if len(m.done) >= maxMatches {
+		clear(m.done)
+	}
+	m.done[key] = e.Refused
+	m.mu.Unlock()
+	if !known && len(e.Findings) > 0 {
+		m.o.OnMatch(e)
+	}
+	return e.Refused
+}
+
+// met compares a host that has come, as far as the decoder's models are known or can
+// be found out about.
+func (m *Matches) met(ctx context.Context, host string, models []string, engine *facts.Facts) {
+	if m == nil {
+		return
+	}
+	for _, model := range models {
+		if m.o.Learn != nil && m.o.Decoder(model) == nil {
+			m.o.Learn(ctx, model)
+		}
+		m.refusal(host, model, engine)
+	}
+}
+
+// toldFacts reads what a host says of its model; nil where it says nothing.
+func toldFacts(data []byte) *facts.Facts {
+	if len(data) == 0 {
+		return nil
+	}
+	f, err := facts.Parse(data)
+	if err != nil {
+		return &facts.Facts{Version: facts.Version, Unknown: map[string]string{"": err.Error()}}
+	}
+	return f
+}
+
+// Refuser is an Engine that may not be used for a model that it reads prompts for.
+type Refuser interface {
+	// Refused says why; "" where it may.
+	Refused(model string) string
+}
+
+// Refused implements Refuser.
+func (x *host) Refused(model string) string {
+	return x.h.o.Matches.refusal(x.name, model, x.told.Load())
+}
+
+// Refused implements Refuser: each host has told of its part.
+func (e *spread) Refused(model string) string {
+	return e.members[0].h.o.Matches.refusal(e.name, model, e.joint.of(e.members))
+}
+
+// joint is what the hosts of one engine tell together. It may be used concurrently.
+type joint struct {
+	mu    sync.Mutex // guards the rest
+	parts []*facts.Facts
+	whole *facts.Facts
+}
+
+// of puts together what hosts have told, again where one has told something else.
+func (j *joint) of(members []*host) *facts.Facts {
+	parts, told := make([]*facts.Facts, len(members)), make([]*facts.Facts, 0, len(members))
+	for i, x := range members {
+		if parts[i] = x.told.Load(); parts[i] != nil {
+			told = append(told, parts[i])
+		}
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if slices.Equal(parts, j.parts) {
+		return j.whole
+	}
+	whole, err := facts.Merge(told)
+	switch {
+	case len(told) < len(parts):
+		whole = nil
+	case err != nil:
+		whole = &facts.Facts{Version: facts.Version, Unknown: map[string]string{"": err.Error()}}
+	}
+	j.parts, j.whole = parts, whole
+	return whole
+}
+
+// meet compares a host that has come, or the engine that it completes.
+func (h *Hosts) meet(x *host, said calls.Host) {
+	m := h.o.Matches
+	if m == nil {
+		return
+	}
+	if said.Group == nil {
+		m.met(h.ctx, x.name, said.Models, x.told.Load())
+		return
+	}
+	h.groups.mu.Lock()
+	var e *spread
+	if g := h.groups.byName[said.Group.Name]; g != nil {
+		e = g.engine
+	}
+	h.groups.mu.Unlock()
+	if e != nil {
+		m.met(h.ctx, e.name, e.models, e.joint.of(e.members))
+	}
+}
+
+// Reader is an Engine that names what it reads.
+type Reader interface {
+	// Reads returns the decoder's ids of the models that it reads prompts for, in
+	// order.
+	Reads() []string
+}
+
+// Reads implements Reader.
+func (e *engaged) Reads() []string { return e.models }
+
+// Reads implements Reader.
+func (e *spread) Reads() []string { return e.models }
+
+// lacking is ErrNoEngine for a model, with the reasons of engines that are there and
+// refused, or read other models.
+func (e *engines) lacking(model string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var reasons []string
+	for _, p := range e.all {
+		if r, ok := p.Engine.(Refuser); ok {
+			if why := r.Refused(model); why != "" {
+				reasons = append(reasons, p.Name()+" is refused, its model is another: "+why)
+				continue
+			}
+		}
+		if r, ok := p.Engine.(Reader); ok && !slices.Contains(r.Reads(), model) {
+			reasons = append(reasons, fmt.Sprintf("%s reads prompts for %s, not for %s: if one of its models is the same, say so there with --model %s=ITS_ID",
+				p.Name(), strings.Join(r.Reads(), ", "), model, model))
+		}
+	}
+	if len(reasons) == 0 {
+		return ErrNoEngine
+	}
+	return fmt.Errorf("%w: %s", ErrNoEngine, strings.Join(reasons, "; "))
+}
+
+// probe answers what is made of a host that does not want calls.
+func (h *Hosts) probe(conn transport.Conn, offer transport.Offer) {
+	said, err := calls.ParseHost(offer.Request().Meta)
+	if err != nil {
+		offer.Refuse(transport.RefuseOther, err.Error()) //nolint:errcheck // it fails when nobody is left to tell
+		return
+	}
+	o := calls.Opinion{Models: make(map[string]calls.ModelOpinion)}
+	if h.o.Matches != nil {
+		o.Build = h.o.Matches.o.Build
+		told := toldFacts(said.Facts)
+		for _, model := range said.Models {
+			o.Models[model] = h.o.Matches.opinion(h.ctx, model, told)
+		}
+	}
+	o.Millis = time.Now().UnixMilli()
+	b, err := o.Encode()
+	if err != nil || len(b) > conn.Facts().MaxMeta {
+		offer.Refuse(transport.RefuseOther, "the answer does not fit") //nolint:errcheck // as above
+		return
+	}
+	in, err := offer.Admit(b)
+	if err != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(h.ctx, learnTime) // by then who asked has read it
+	defer cancel()
+	for err == nil {
+		var d *transport.Delivery
+		if d, err = in.Recv(ctx); err == nil && !d.Mark() {
+			d.Release()
+		}
+	}
+	in.Cancel("that is all")
+}
+
+// opinion compares a model, as far as the decoder's is known or can be found out about.
+func (m *Matches) opinion(ctx context.Context, model string, engine *facts.Facts) (o calls.ModelOpinion) {
+	if m.o.Learn != nil && m.o.Decoder(model) == nil {
+		m.o.Learn(ctx, model)
+	}
+	decoder := m.o.Decoder(model)
+	if decoder == nil {
+		return o
+	}
+	o.Known = true
+	list := facts.Compare(decoder, engine)
+	o.Refused = facts.Refusal(list, m.o.AllowUnknown)
+	for _, f := range list {
+		o.Findings = append(o.Findings, f.String())
+	}
+	return o
+}
