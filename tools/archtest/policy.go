@@ -49,10 +49,10 @@ func Pdlink() Policy {
 			xxh3:                 "frames and pieces made by hand, with a right or a wrong sum",
 		},
 		Arrows: []Arrow{
-			{"", []string{"tools/pdlink", "tools/pdperf"}, "tcp", "links are chosen in the programs, by URL scheme"},
+			{"", []string{"tools/pdlink", "tools/pdperf", "rdma/linktest"}, "tcp", "links are chosen in the programs, by URL scheme"},
 			{"", []string{"tools/pdlink", "tools/pdperf"}, "rdma", "links are chosen in the programs, by URL scheme"},
 			{"tcp", nil, "rdma", "the links do not know each other"},
-			{"rdma", nil, "tcp", "the links do not know each other"},
+			{"rdma", []string{"rdma/linktest"}, "tcp", "the links do not know each other, but for tests of whole ones"},
 			{"bridge", nil, "tcp", "the bridge cannot tell which link it got"},
 			{"bridge", nil, "rdma", "the bridge cannot tell which link it got"},
 			{"kernels", nil, "transport", "kernels are arithmetic"},

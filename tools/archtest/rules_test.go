@@ -152,6 +152,12 @@ func TestTwins(t *testing.T) {
 			"X is not declared for darwin/arm64", "X is not declared for freebsd/amd64", "X is not declared for windows/amd64"}},
 		{"method", map[string]string{"a/c.go": "package a\n\ntype s struct{}\n\nfunc f(v s) { v.x() }\n",
 			"a/x_unix.go": "//go:build unix\n\npackage a\n\nfunc (s) x() {}\n"}, everywhere("s.x is not declared for windows/amd64")},
+		{"behind an interface", map[string]string{"a/c.go": "package a\n\ntype i interface{ x() }\n\nfunc f(v i) { v.x(); _ = y() }\n",
+			"a/x_linux.go": "package a\n\ntype s struct{}\n\nfunc (s) x() {}\n\nfunc y() i { return s{} }\n",
+			"a/x_other.go": "//go:build !linux\n\npackage a\n\nfunc y() i { return nil }\n"}, nil},
+		{"method of an exported type", map[string]string{"a/c.go": "package a\n\ntype i interface{ x() }\n",
+			"a/x_unix.go": "//go:build unix\n\npackage a\n\ntype S struct{}\n\nfunc (S) x() {}\n"}, []string{
+			"S is not declared for windows/amd64", "S.x is not declared for windows/amd64"}},
 		{"tag without a twin", map[string]string{"a/c.go": user, "a/x.go": "//go:build !noverbs\n\npackage a\n\nfunc x() int { return 1 }\n"}, []string{
 			"x is not declared for darwin/arm64,noverbs", "x is not declared for freebsd/amd64,noverbs", "x is not declared for linux/amd64,noverbs",
 			"x is not declared for linux/arm64,noverbs", "x is not declared for windows/amd64,noverbs"}},

@@ -19,6 +19,7 @@ func sockets() []string { return []string{"net", "net/http", "os/exec"} }
 // pdlinkImports is the import table: one entry a package, arrows pointing down only.
 func pdlinkImports() map[string]Imports {
 	table := linkImports()
+	maps.Copy(table, rdmaImports())
 	maps.Copy(table, productImports())
 	maps.Copy(table, toolImports())
 	return table
@@ -43,10 +44,44 @@ func linkImports() map[string]Imports {
 			Modules:  map[string]string{"go.uber.org/goleak": "the suite's leak check", xxh3: "the peer that the suite plays signs its own pieces"},
 			Tests:    []string{"transport/mem"},
 		},
+		"transport/carrier": {Internal: []string{"transport", "transport/session", "transport/seal"}},
 		"tcp": {
-			Internal: []string{"transport", "transport/wire", "transport/session", "transport/keys", "transport/seal"},
-			Modules:  map[string]string{unix: sysWhy},
-			Tests:    []string{"transport/transporttest"},
+			Internal: []string{
+				"transport", "transport/wire", "transport/session", "transport/keys", "transport/seal", "transport/carrier",
+			},
+			Modules: map[string]string{unix: sysWhy},
+			Tests:   []string{"transport/transporttest"},
+		},
+	}
+}
+
+// rdmaImports is the link over RDMA.
+func rdmaImports() map[string]Imports {
+	return map[string]Imports{
+		"rdma": {
+			Internal: []string{
+				"transport", "transport/wire", "transport/session", "transport/seal", "transport/carrier", "rdma/internal/verbs",
+			},
+			Modules: map[string]string{
+				"github.com/Mellanox/rdmamap":    "which RDMA device a network interface has",
+				"github.com/vishvananda/netlink": "the state of the interface",
+			},
+			Tests: []string{"rdma/internal/fakeverbs"},
+		},
+		"rdma/internal/fakeverbs": {Internal: []string{"transport", "rdma/internal/verbs"}},
+		"rdma/internal/verbs": {
+			Internal: []string{"transport"},
+			Modules: map[string]string{
+				"github.com/ebitengine/purego": "calls libibverbs and librdma without cgo, where the machine has them",
+				unix:                           sysWhy,
+			},
+		},
+		"rdma/vmtest": {Modules: map[string]string{unix: sysWhy}},
+		"rdma/linktest": {
+			Tests: []string{
+				"transport", "transport/wire", "transport/session", "transport/seal", "transport/keys", "transport/carrier",
+				"transport/failover", "transport/transporttest", "tcp", "rdma", "rdma/internal/fakeverbs", "rdma/internal/verbs",
+			},
 		},
 	}
 }
@@ -75,14 +110,15 @@ func productImports() map[string]Imports {
 				"bridge/omlx", "kernels/safetensors",
 			},
 		},
-		"bridge/omlx/plugin": {Internal: []string{"bridge/omlx", "kernels/safetensors"}, NoStd: sockets()},
+		"bridge/facts":       {NoStd: sockets()},
+		"bridge/omlx/plugin": {Internal: []string{"bridge/facts", "bridge/omlx", "kernels/safetensors"}, NoStd: sockets()},
 		"bridge/front": {
-			Internal: []string{"transport", "bridge/omlx", "bridge/omlx/plugin", "bridge/prefill/calls"},
+			Internal: []string{"transport", "bridge/facts", "bridge/omlx", "bridge/omlx/plugin", "bridge/prefill/calls"},
 			Tests:    []string{"transport/mem"},
 		},
 		"bridge/prefill/calls": {Internal: []string{"transport"}, NoStd: sockets()},
 		"bridge/prefill": {
-			Internal: []string{"transport", "bridge", "bridge/omlx", "bridge/prefill/calls", "kernels", "kernels/safetensors"},
+			Internal: []string{"transport", "bridge", "bridge/facts", "bridge/omlx", "bridge/prefill/calls", "kernels", "kernels/safetensors"},
 			Modules:  map[string]string{unix: sysWhy, xxh3: "records in shared memory carry a sum"},
 			Tests:    []string{"transport/mem", "transport/session", "bridge/replay", "bridge/front"},
 		},
@@ -99,9 +135,10 @@ func toolImports() map[string]Imports {
 	return map[string]Imports{
 		"tools/pdlink": {
 			Internal: []string{
-				"transport", "transport/wire", "transport/session", "transport/mem", "tcp",
+				"transport", "transport/wire", "transport/session", "transport/mem", "tcp", "rdma",
 				"bridge", "bridge/omlx", "bridge/replay", "kernels", "kernels/safetensors", "transport/keys", "transport/failover",
-				"bridge/front", "bridge/prefill", "bridge/prefill/calls", "tools/linkkeys",
+				"bridge/facts", "bridge/front", "bridge/omlx/plugin", "bridge/prefill", "bridge/prefill/calls", "tools/linkkeys",
+				"tools/cmdline", "tools/services",
 			},
 			Modules: map[string]string{
 				"github.com/spf13/cobra":            "commands, flags and their help",
@@ -115,14 +152,23 @@ func toolImports() map[string]Imports {
 		},
 		"tools/pdperf": {
 			Internal: []string{
-				"transport", "transport/wire", "transport/session", "transport/mem", "tcp",
-				"tools/linkkeys", "tools/pdperf/stats", "tools/pdperf/faultproxy",
+				"transport", "transport/wire", "transport/session", "transport/mem", "tcp", "rdma",
+				"tools/linkkeys", "tools/cmdline", "tools/pdperf/stats", "tools/pdperf/faultproxy",
 			},
 			Modules: map[string]string{"github.com/spf13/cobra": "commands, flags and their help", errgroup: syncWhy, unix: sysWhy},
 		},
 		"tools/pdperf/stats":      {NoStd: sockets()},
 		"tools/pdperf/faultproxy": {},
 		"tools/pdperf/peers":      {Internal: []string{"tools/linkkeys", "tools/pdperf/stats"}},
+		"tools/cmdline": {
+			Modules: map[string]string{
+				"github.com/spf13/cobra":          "commands, flags, their help and completions",
+				"github.com/spf13/pflag":          "the flags themselves, for values that are not on the command line",
+				"github.com/pelletier/go-toml/v2": "the config file",
+			},
+			NoStd: sockets(),
+		},
+		"tools/services": {NoStd: sockets()},
 		"tools/linkkeys": {
 			Internal: []string{"transport", "transport/keys", "transport/seal"},
 			Modules:  map[string]string{"github.com/spf13/cobra": "flags, their help and completions"},

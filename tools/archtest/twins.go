@@ -72,7 +72,7 @@ func checkPackageTwins(t *Tree, pkg *Package) ([]Violation, error) {
 	where := map[string]map[string]bool{} // needed name to the variants that declare it
 	for _, f := range partial {
 		for name, needed := range declared(f) {
-			if needed || used[name[strings.LastIndexByte(name, '.')+1:]] {
+			if needed || isUsed(name, used) {
 				if where[name] == nil {
 					where[name] = map[string]bool{}
 				}
@@ -91,6 +91,16 @@ func checkPackageTwins(t *Tree, pkg *Package) ([]Violation, error) {
 		}
 	}
 	return bad, nil
+}
+
+// isUsed reports whether a name is used. A method counts only where its type is too: what files of all variants do not know
+// they reach through interfaces, whose implementation is the business of the files that make one.
+func isUsed(name string, used map[string]bool) bool {
+	recv, method, ok := strings.Cut(name, ".")
+	if !ok {
+		return used[name]
+	}
+	return used[method] && (used[recv] || token.IsExported(recv))
 }
 
 // declared returns the names that a file declares at top level, methods as "Type.Method", and whether each is exported.

@@ -3,84 +3,19 @@ package main
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"pdlink/tools/cmdline"
 )
 
-// typoDistance is how many letters may be wrong in a name that is still
-// recognized: "relpay" has two.
-const typoDistance = 2
-
 // group refuses arguments of a command that only holds others.
-func group(c *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	c.SuggestionsMinimumDistance = typoDistance
-	return fmt.Errorf("unknown command %.20q of %s%s%s", args[0], c.CommandPath(), meant(c.SuggestionsFor(args[0])), seeHelp(c))
-}
+func group(c *cobra.Command, args []string) error { return cmdline.Group(c, args) }
 
-// wants checks a command's arguments: names say what each is, the first least of
-// them must be there.
-func wants(least int, names ...string) cobra.PositionalArgs {
-	return func(c *cobra.Command, args []string) error {
-		switch {
-		case len(args) < least:
-			return fmt.Errorf("%s: %s is missing%s", c.CommandPath(), names[len(args)], seeHelp(c))
-		case len(args) > len(names) && len(names) == 0:
-			return fmt.Errorf("%s takes no arguments, but there is %.20q%s", c.CommandPath(), args[0], seeHelp(c))
-		case len(args) > len(names):
-			return fmt.Errorf("%s takes %s, but there is also %.20q%s", c.CommandPath(), strings.Join(names, " "), args[len(names)], seeHelp(c))
-		}
-		return nil
-	}
-}
-
-// flagError says which flag was probably meant.
-func flagError(c *cobra.Command, err error) error {
-	var unknown interface {
-		error
-		GetSpecifiedName() string
-		GetSpecifiedShortnames() string
-	}
-	hint := ""
-	if errors.As(err, &unknown) {
-		name := unknown.GetSpecifiedShortnames() // "-json" is read as -j -s -o -n
-		if name == "" {
-			name = unknown.GetSpecifiedName()
-		}
-		hint = meant(similarFlags(c, name))
-	}
-	return fmt.Errorf("%s: %w%s%s", c.CommandPath(), err, hint, seeHelp(c))
-}
-
-// similarFlags are the flags of c whose names look like name. The rule is that
-// of command names.
-func similarFlags(c *cobra.Command, name string) []string {
-	probe := &cobra.Command{SuggestionsMinimumDistance: typoDistance}
-	flags := regexp.MustCompile(`(?m)^\s+(?:-\w, )?--([a-z-]+)`)
-	for _, m := range flags.FindAllStringSubmatch(c.Flags().FlagUsages(), -1) {
-		probe.AddCommand(&cobra.Command{Use: m[1], Run: func(*cobra.Command, []string) {}})
-	}
-	found := probe.SuggestionsFor(name)
-	for i := range found {
-		found[i] = "--" + found[i]
-	}
-	return found
-}
-
-// meant is a hint at names that were probably meant.
-func meant(names []string) string {
-	if len(names) == 0 {
-		return ""
-	}
-	return ": did you mean " + strings.Join(names, " or ") + "?"
-}
-
-// seeHelp names the help of a command.
-func seeHelp(c *cobra.Command) string { return " (see " + c.CommandPath() + " --help)" }
+// wants checks a command's arguments: names say what each is, the first least of them
+// must be there.
+func wants(least int, names ...string) cobra.PositionalArgs { return cmdline.Wants(least, names...) }
 
 // given tells flags that are on the command line from those that are not.
 type given func(flag string) bool

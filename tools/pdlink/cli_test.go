@@ -199,7 +199,7 @@ func TestRefusedInput(t *testing.T) {
 		{"no destination", []string{"replay", kv}, exitUsage, "give one of --store DIR, --to URL, --discard"},
 		{"two destinations", []string{"replay", kv, "--store", store, "--to", "tcp://127.0.0.1:1"}, exitUsage, "--store and --to exclude each other"},
 		{"no such case", []string{"replay", "nowhere", "--store", store}, exitUsage, "case.json"},
-		{"unknown link", []string{"replay", kv, "--store", store, "--link", "rdma://x"}, exitUsage, "link unavailable"},
+		{"unknown link", []string{"replay", kv, "--store", store, "--link", "ib://x"}, exitUsage, "link unavailable"},
 		{"no link", []string{"replay", kv, "--store", store, "--link", "127.0.0.1:5"}, exitUsage, "scheme://"},
 		{"not loopback", []string{"replay", kv, "--store", store, "--link", "tcp://0.0.0.0:0"}, exitUsage, "127.0.0.1"},
 		{"nobody there", []string{"replay", kv, "--to", "tcp://127.0.0.1:1"}, exitFailed, "is `pdlink decode` running"},
@@ -335,7 +335,7 @@ func TestVersionHelpAndCompletion(t *testing.T) {
 		say  string
 	}{
 		{[]string{"version"}, "protocol"},
-		{[]string{"version", "--json"}, `"links":["mem","tcp","unix"]`},
+		{[]string{"version", "--json"}, `"links":["mem","tcp","unix"`},
 		{nil, "pdlink demo"},
 		{[]string{"replay", "--help"}, "130 interrupted"},
 		{[]string{"store"}, "verify"},

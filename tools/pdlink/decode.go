@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pdlink/bridge"
+	"pdlink/tools/cmdline"
 	"pdlink/tools/linkkeys"
 	"pdlink/transport"
 )
@@ -29,6 +30,14 @@ type decodeFlags struct {
 	asJSON   bool
 	keys     linkkeys.Flags
 	door     doorFlags
+	seams    decodeSeams
+}
+
+// decodeSeams are where a test takes part in `pdlink decode`. The zero value is
+// nothing of it.
+type decodeSeams struct {
+	ring *transport.Ring                   // that frames arrive in, in the place of --ring's
+	wrap func(bridge.Target) bridge.Target // is given each target, and returns what is written to
 }
 
 const decodeLong = `decode listens for senders and puts the blocks of their transfers into a store.
@@ -54,6 +63,12 @@ answer says in the header X-PDLink what became of its request; /pdlink/transfers
 /pdlink/metrics on that port, for who is on this host, say it of the last ones. The
 store is then the decoder's own, unless --store names it.
 
+What a prefill host has loaded is compared with the decoder's model: numbers, rotation,
+fingerprints of weights. One that differs reads nothing, and it is said why; one that
+cannot tell does not either, unless --allow-unknown. Hosts are compared when they come, if
+the model is loaded and $` + decoderKeyEnv + ` has the decoder's API key or it needs none,
+else with the first request.
+
 An address that other hosts can reach needs keys (see "pdlink keys"): senders
 prove who they are, and data is sealed. Keys that are there are used for such an
 address without being asked for; on loopback --keys asks for them, and senders
@@ -64,8 +79,8 @@ complete; 1 with --once it is not, or listening or printing failed; 2 the comman
 line cannot be used, and nothing was done; 130 interrupted before the transfer
 that --once waits for.`
 
-func newDecode(std streams) *cobra.Command {
-	var f decodeFlags
+// command is the command whose flags these are.
+func (f *decodeFlags) command(std streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "decode {--store DIR | --decoder URL}",
 		Short: "receive blocks into a decoder's store",
@@ -95,6 +110,8 @@ func newDecode(std streams) *cobra.Command {
 	must(c.MarkFlagDirname("store"))
 	f.keys.Register(c, false)
 	f.door.register(c)
+	cmdline.OnlyWithout(c, []string{"store", "decoder", "no-sync"}, "discard")
+	cmdline.OnlyWithout(c, []string{"discard"}, "store", "decoder")
 	return c
 }
 
@@ -137,14 +154,17 @@ func (f *decodeFlags) run(ctx context.Context, std streams, u linkURL, g given) 
 	broken := make(chan os.Signal, 1)
 	signal.Notify(broken, syscall.SIGPIPE)
 	defer signal.Stop(broken)
-	ring, err := newRing(f.ringMiB)
-	if err != nil {
-		return failed(fmt.Errorf("--ring %d: %w", f.ringMiB, err))
+	ring := f.seams.ring
+	if ring == nil {
+		if ring, err = newRing(f.ringMiB); err != nil {
+			return failed(fmt.Errorf("--ring %d: %w", f.ringMiB, err))
+		}
 	}
 	j := newJournal(std)
 	defer j.close()
 	var o linkOptions
 	o.reject = func(remote string, err error) { j.dropped(remote, o.keys.Explain(err)) }
+	o.tellChoice(j.say)
 	o.session.RecvRing = ring
 	o.keys, err = f.keys.Choose(ctx, g, func(err error) { j.warn("peers are not as they should be", err) }, u.place())
 	if err != nil {
@@ -171,7 +191,7 @@ func (f *decodeFlags) run(ctx context.Context, std streams, u linkURL, g given) 
 	for _, w := range append(o.keys.Warnings(true), d.front.warnings()...) {
 		std.warnf("%s", w)
 	}
-	d.start.Event, d.start.Listen = "listening", linkURL{u.scheme, r.listener.Addr()}.String()
+	d.start.Event, d.start.Listen = "listening", u.at(r.listener.Addr()).String()
 	d.start.Keys, d.start.Encrypt = o.keys.Dir.Path, o.keys.Encrypt
 	d.tell(d.start)
 	return d.loop(ctx, r, uint64(len(ring.Memory())))
@@ -210,6 +230,7 @@ func (d *decoding) open(std streams) (bridge.Options, error) {
 		o.OnBlock = func(id transport.ID, visible, total int) {
 			d.printer.advance(visible, total)
 			d.front.hosts.Block(id, visible, total)
+			d.front.front.Block(id, visible, total)
 		}
 	}
 	if d.store != "" {
@@ -224,6 +245,9 @@ func (d *decoding) open(std streams) (bridge.Options, error) {
 		opened, err := open(kind, meta)
 		if err == nil {
 			d.live.Add(1)
+			if d.seams.wrap != nil {
+				opened.Target = d.seams.wrap(opened.Target)
+			}
 			opened.Target = counted{opened.Target, &d.live}
 		}
 		return opened, err

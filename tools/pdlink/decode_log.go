@@ -1,13 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"pdlink/tools/cmdline"
 	"pdlink/transport"
 	"pdlink/transport/keys"
 )
@@ -33,7 +34,6 @@ const (
 // concurrently and do not wait, but for close.
 type journal struct {
 	std     streams
-	log     *slog.Logger
 	entries chan entry
 	lost    atomic.Int64 // entries that there was no room for
 	ending  sync.Once
@@ -49,10 +49,7 @@ type entry struct {
 
 // newJournal returns one that writes to err. The caller closes it.
 func newJournal(std streams) *journal {
-	j := &journal{
-		std: std, log: slog.New(slog.NewTextHandler(std.err, nil)),
-		entries: make(chan entry, journalRoom), quit: make(chan struct{}), done: make(chan struct{}),
-	}
+	j := &journal{std: std, entries: make(chan entry, journalRoom), quit: make(chan struct{}), done: make(chan struct{})}
 	go j.run()
 	return j
 }
@@ -64,12 +61,12 @@ func (j *journal) say(format string, args ...any) {
 
 // warn tells of something that does not end the command.
 func (j *journal) warn(what string, why error) {
-	j.add(entry{write: func() { j.log.Warn(what, "why", why) }})
+	j.add(entry{write: func() { j.std.warnf("%s: %v", what, why) }})
 }
 
 // dropped tells of a peer that was dropped, and why.
 func (j *journal) dropped(remote string, why error) {
-	j.add(entry{func() { j.log.Warn("peer dropped", "remote", remote, "why", why) }, kindOf(why)})
+	j.add(entry{func() { j.std.warnf("peer %s dropped: %v", cmp.Or(remote, "that is not known"), why) }, kindOf(why)})
 }
 
 func (j *journal) add(e entry) {
@@ -126,12 +123,12 @@ func (j *journal) write(e entry, told map[string]int) {
 func (j *journal) sum(told map[string]int) {
 	for reason, n := range told {
 		if n > journalBurst {
-			j.log.Warn("more peers dropped", "count", n-journalBurst, "why", reason)
+			j.std.warnf("%d more peers dropped: %s", n-journalBurst, cmdline.PlainText(reason))
 		}
 	}
 	clear(told)
 	if n := j.lost.Swap(0); n > 0 {
-		j.log.Warn("more dropped, which nobody read in time", "count", n)
+		j.std.warnf("%d more lines are lost, which nobody read in time", n)
 	}
 }
 

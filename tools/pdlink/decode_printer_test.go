@@ -54,7 +54,7 @@ func TestStuckReaderHoldsNothingUp(t *testing.T) {
 		if status != exitFailed || !strings.Contains(said.String(), errNotRead.Error()) {
 			t.Errorf("status %d: %s", status, said.String())
 		}
-	case <-time.After(printerFlush + 10*time.Second):
+	case <-time.After(printerFlush + processLimit):
 		t.Error("it does not end")
 	}
 }

@@ -81,8 +81,9 @@ func TestStoppingTellsTheSenders(t *testing.T) {
 	want := expect(t, "kv-qwen3", "5")
 	store := t.TempDir()
 	r := startReceiver(t, store, "--part-wait", patience.String())
+	// The receiver may come back: it is not waited for long.
 	p := start(t, "replay", filepath.Join(casesDir, want.name), "--to", "tcp://"+r.addr, "--format", want.format,
-		"--part", "1/2", "--timeout", patience.String(), "--json")
+		"--part", "1/2", "--retry", "1s", "--timeout", patience.String(), "--json")
 	// It has sent its part when the receiver has as much on the disk.
 	if !eventually(processLimit, func() bool { return want.check(t, store).parts == len(want.hashes) }) {
 		t.Fatalf("nothing arrives: %v", p)

@@ -35,8 +35,8 @@ const (
 	// of 512 tokens has to fit into the ring.
 	smallestKept = 9
 
-	// patience is the --timeout of senders. A sender that needs it hangs.
-	patience = 30 * time.Second
+	// patience is the --timeout of senders, longer than --retry. Who needs it hangs.
+	patience = 45 * time.Second
 
 	// partWait is how long receivers wait for lost senders.
 	partWait = 300 * time.Millisecond

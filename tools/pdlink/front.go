@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"pdlink/bridge"
 	"pdlink/bridge/front"
 	"pdlink/bridge/omlx"
+	"pdlink/tools/cmdline"
 	"pdlink/transport"
 )
 
@@ -26,6 +29,7 @@ type doorFlags struct {
 	decoderRate          float64
 	perEngine            int
 	queueWait, keepAlive time.Duration
+	allowUnknown, tail   bool
 
 	url *url.URL // what check made of decoder; nil: there is no front door
 }
@@ -40,14 +44,23 @@ func (f *doorFlags) register(c *cobra.Command) {
 	fl.Float64Var(&f.decoderRate, "decoder-rate", 0, "with --decoder: its own prefill in tokens a second; then a prompt is bridged only where that is sooner done")
 	fl.IntVar(&f.perEngine, "per-engine", front.DefaultPerEngine, "with --decoder: prompts that one prefill host reads at a time")
 	fl.DurationVar(&f.queueWait, "queue-wait", front.DefaultQueueWait, "with --decoder: how long a prompt waits for a prefill host")
+	fl.BoolVar(&f.tail, "tail", false, "with --decoder: bring what lies behind the last whole block too, so that one token is left to compute (plain keys and values)")
 	fl.DurationVar(&f.keepAlive, "keep-alive", 0, "with --decoder: how often a streaming client hears a comment while its prompt is read; 0 is never")
+	fl.BoolVar(&f.allowUnknown, "allow-unknown", false, "with --decoder: take prefill hosts whose model cannot be compared with the decoder's too")
+	cmdline.OnlyWith(c, forDecoder(), "decoder")
+}
+
+// forDecoder are the flags that have an effect with --decoder only.
+func forDecoder() []string {
+	return []string{
+		"front", "min-tokens", "min-tail", "decoder-rate", "per-engine", "queue-wait", "keep-alive", "tail", "allow-unknown",
+	}
 }
 
 // check looks at the flags.
 func (f *doorFlags) check(g given) (err error) {
 	if f.decoder == "" {
-		return errors.Join(g.filled(map[string]string{"decoder": f.decoder}), g.unused("is for --decoder",
-			"front", "min-tokens", "min-tail", "decoder-rate", "per-engine", "queue-wait", "keep-alive"))
+		return errors.Join(g.filled(map[string]string{"decoder": f.decoder}), g.unused("is for --decoder", forDecoder()...))
 	}
 	if f.url, err = parseHTTP("decoder", f.decoder); err != nil {
 		return err
@@ -114,7 +127,7 @@ func (f *doorFlags) open(ctx context.Context, std streams, j *journal, noSync bo
 	if d.listener, err = new(net.ListenConfig).Listen(ctx, "tcp", f.addr); err != nil {
 		return nil, failed(fmt.Errorf("--front %s: %w", f.addr, err))
 	}
-	if d.plugin, err = front.NewPlugin(front.PluginOptions{Decoder: f.url}); err != nil {
+	if d.plugin, err = front.NewPlugin(front.PluginOptions{Decoder: f.url, Tail: f.tail, Key: os.Getenv(decoderKeyEnv)}); err != nil {
 		return nil, err
 	}
 	d.front, err = front.New(front.Options{
@@ -124,7 +137,9 @@ func (f *doorFlags) open(ctx context.Context, std streams, j *journal, noSync bo
 	if err != nil {
 		return nil, err
 	}
-	d.hosts = front.NewHosts(front.HostsOptions{Add: d.front.Add, OnHost: func(e front.HostEvent) { j.say("%s\n", hostText(e)) }})
+	d.hosts = front.NewHosts(front.HostsOptions{
+		Add: d.front.Add, OnHost: func(e front.HostEvent) { j.say("%s\n", hostText(e)) }, Matches: f.matches(d.plugin, j),
+	})
 	d.server = &http.Server{Handler: d.pages(), ReadHeaderTimeout: headerTime, IdleTimeout: idleTime}
 	go func() { d.served <- d.server.Serve(d.listener) }()
 	probing, cancel := context.WithTimeout(ctx, probeTime)
@@ -145,13 +160,25 @@ func orAny(n int) int {
 
 // hostText is what people read of a prefill host that came or went.
 func hostText(e front.HostEvent) string {
+	who := fmt.Sprintf("prefill host %s (%s)", e.Name, e.Remote)
 	switch {
-	case e.Here:
-		return fmt.Sprintf("prefill host %s (%s) reads prompts for %s", e.Name, e.Remote, listText(e.Models))
-	case len(e.Models) == 0:
-		return fmt.Sprintf("prefill host %s (%s) was not understood: %v", e.Name, e.Remote, e.Err)
+	case e.Refused:
+		return fmt.Sprintf("%s was not taken: %v", who, e.Err)
+	case e.Group == nil && e.Here:
+		return fmt.Sprintf("%s reads prompts for %s", who, listText(e.Models))
+	case e.Group == nil:
+		return fmt.Sprintf("%s takes no prompts any more: %v", who, e.Err)
+	case !e.Here:
+		return fmt.Sprintf("%s, %v, takes no prompts any more, so the group does not: %v", who, e.Group, e.Err)
+	case len(e.Hosts) > 0:
+		return fmt.Sprintf("%s is %v: prefill group %s (%s) reads prompts for %s",
+			who, e.Group, e.Group.Name, listText(e.Hosts), listText(e.Models))
 	}
-	return fmt.Sprintf("prefill host %s (%s) takes no prompts any more: %v", e.Name, e.Remote, e.Err)
+	lacks := slices.Clone(e.Lacks)
+	for i := range lacks {
+		lacks[i]++
+	}
+	return fmt.Sprintf("%s is %v, which waits for part %s", who, e.Group, listText(lacks))
 }
 
 // pages is what the front's port serves: its own pages below /pdlink/, for who is on
@@ -302,7 +329,12 @@ func (e requestEvent) text(std streams) {
 	if e.Cached != nil {
 		cached = fmt.Sprint(*e.Cached)
 	}
+	sent, join := "", ", from "
+	for _, h := range e.Hosts {
+		sent += join + h.Name + " " + bytesText(h.Bytes)
+		join = " and "
+	}
 	good := e.Outcome != front.Declined && e.Check != front.CheckLess
-	std.printf("request %s: %s, cached tokens %s (%s), %.3f s, of it %.3f s for the bridge\n",
-		e.Path, std.verdict(e.String(), good), painted(cached), string(e.Check), e.Seconds, e.PlanSeconds+e.BridgeSeconds)
+	std.printf("request %s: %s%s, cached tokens %s (%s), %.3f s, of it %.3f s for the bridge\n",
+		e.Path, std.verdict(e.String(), good), sent, painted(cached), string(e.Check), e.Seconds, e.PlanSeconds+e.BridgeSeconds)
 }

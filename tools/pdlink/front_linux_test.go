@@ -69,8 +69,14 @@ func play(t *testing.T) *played {
 	return p
 }
 
-// introduce is a worker that says HELLO, and stays until the test ends.
+// introduce is a worker that has loaded the decoder's model, and stays until the test ends.
 func introduce(t *testing.T, socket string) {
+	t.Helper()
+	tell(t, greet(t, socket), engineFacts(t, same))
+}
+
+// greet is a worker that says HELLO, and stays until the test ends.
+func greet(t *testing.T, socket string) *net.UnixConn {
 	t.Helper()
 	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
 	if err != nil {
@@ -85,10 +91,11 @@ func introduce(t *testing.T, socket string) {
 	if _, err := c.Write(hello); err != nil {
 		t.Fatal(err)
 	}
-	c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	c.SetReadDeadline(time.Now().Add(processLimit))
 	if n, err := c.Read(hello); err != nil || n != 64 || hello[5] != 2 {
 		t.Fatalf("not welcome: %d bytes, %v, %q", n, err, hello)
 	}
+	return c
 }
 
 // eventsOf are the events of a kind that a process has printed.
@@ -103,14 +110,6 @@ func eventsOf[T any](t *testing.T, p *process, kind string) []T {
 		all = append(all, e)
 	}
 	return all
-}
-
-// await waits until a process has said something.
-func (p *process) await(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	if !eventually(processLimit, func() bool { return ok() || p.ended() }) || !ok() {
-		t.Fatalf("never: %s: %v", what, p)
-	}
 }
 
 // TestPrefillAndFrontDoor: both commands with keys over TCP, from the first word to the
@@ -245,9 +244,9 @@ func TestPrefillSaysWhatIsWrong(t *testing.T) {
 		{append(to, "--retry", "0s"), "--retry"},
 		{append(to, "--slots", "-1"), "--slots"},
 		{append(to, "--slots", "100000"), "--slots 100000"},
-		{append(to, "--config", "x.json"), "--config is for --weights"},
-		{append(to, "--weights", "x"), "--config FILE"},
-		{append(to, "--weights", "x", "--config", filepath.Join(here, "none")), "--config"},
+		{append(to, "--model-config", "x.json"), "--model-config is for --weights"},
+		{append(to, "--weights", "x"), "--model-config FILE"},
+		{append(to, "--weights", "x", "--model-config", filepath.Join(here, "none")), "--model-config"},
 		{[]string{"prefill", "--to", "tcp://127.0.0.1:1", "--socket", filepath.Join(here, "no", "e.sock")}, "make the directory"},
 		{[]string{"prefill", "--to", "tcp://127.0.0.1:0"}, "port 0"},
 		{[]string{"decode", "--decoder", "mac"}, "want http://host:port"},

@@ -19,10 +19,11 @@ authorities are involved, and data between them is sealed.
   on the other   pdlink keys pair NAME KEY    that line; prints one to paste back
   on the first   pdlink keys pair NAME KEY    that line
 
-NAME is what a host calls the other one, for itself. Both files are in one
-directory: --dir, else $` + linkkeys.Env + `, else pdlink in the user's configuration
-directory. "identity" is the private key: it never leaves the host, and nobody
-else may read it. "peers" has one NAME and public key a line.`
+NAME is what a host calls the other one, for itself. The files are in one directory:
+--dir, else $` + linkkeys.Env + `, else pdlink in the user's configuration directory.
+"identity" is the private key: it never leaves the host, and nobody else may read it.
+"peers" has one NAME and public key a line, "name" what other hosts are to call this
+one, if init or pair were told.`
 
 // identity loads the private key of a directory.
 func identity(dir linkkeys.Dir) (*keys.Identity, error) {
@@ -103,17 +104,28 @@ type ownKey struct {
 }
 
 // ownKeyOf describes this host's key. name is what the user wants other hosts
-// to call this one; "" is the host's own name.
-func ownKeyOf(dir linkkeys.Dir, name string, key keys.PublicKey) ownKey {
+// to call this one; "" is what was said earlier, else the host's own name.
+func ownKeyOf(dir linkkeys.Dir, name string, key keys.PublicKey) (ownKey, error) {
 	if name == "" {
-		name = linkkeys.HostName()
+		var err error
+		if name, err = linkkeys.OwnName(dir.Path); err != nil {
+			return ownKey{}, keysError(err)
+		}
 	}
-	return ownKey{dir.Path, name, key.String(), linkkeys.PairCommand(name, key)}
+	return ownKey{dir.Path, name, key.String(), linkkeys.PairCommand(name, key)}, nil
+}
+
+// keepName remembers --name for the commands that come later.
+func keepName(ctx context.Context, dir linkkeys.Dir, name string) error {
+	if name == "" {
+		return nil
+	}
+	return keysError(keys.SaveName(ctx, dir.Path, name))
 }
 
 // nameFlag adds --name.
 func nameFlag(c *cobra.Command, name *string) {
-	c.Flags().StringVar(name, "name", "", "what other hosts are to call this one, `NAME` (default: the host's name)")
+	c.Flags().StringVar(name, "name", "", "what other hosts are to call this one, `NAME` (default: what init or pair were told, else the host's name)")
 	must(c.RegisterFlagCompletionFunc("name", cobra.NoFileCompletions))
 }
 
@@ -154,7 +166,13 @@ func keysInit(ctx context.Context, std streams, dir linkkeys.Dir, name string, r
 	if err != nil {
 		return keysError(err)
 	}
-	own := ownKeyOf(dir, name, id.Public())
+	if err := keepName(ctx, dir, name); err != nil {
+		return err
+	}
+	own, err := ownKeyOf(dir, name, id.Public())
+	if err != nil {
+		return err
+	}
 	if asJSON {
 		return std.json(own)
 	}
@@ -184,7 +202,10 @@ in it is public; what counts is that it gets there unchanged.
 			if err != nil {
 				return err
 			}
-			own := ownKeyOf(dir, name, id.Public())
+			own, err := ownKeyOf(dir, name, id.Public())
+			if err != nil {
+				return err
+			}
 			if f.asJSON {
 				return std.json(own)
 			}

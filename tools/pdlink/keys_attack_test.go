@@ -87,7 +87,7 @@ func TestNoTunnelWhereKeysAre(t *testing.T) {
 		}
 	}()
 	for _, say := range []string{"hung up before it proved who it is", "nobody listens there"} {
-		status, _, errOut := cli(t, "replay", "bundled:kv-qwen3", "--to", "tcp://"+l.Addr().String(), "--keys", spark)
+		status, _, errOut := cli(t, "replay", "bundled:kv-qwen3", "--to", "tcp://"+l.Addr().String(), "--keys", spark, "--retry", "1s")
 		if status != exitFailed || !strings.Contains(errOut, say) || strings.Contains(errOut, "tunnel") {
 			t.Errorf("status %d: %s", status, errOut)
 		}

@@ -76,7 +76,14 @@ func keysPair(ctx context.Context, std streams, dir linkkeys.Dir, name, text, ow
 	if err := keys.AddPeer(ctx, dir.Path, p); err != nil {
 		return keysError(err)
 	}
-	r := pairing{dir.Path, name, key.String(), !slices.Contains(before, p), ownKeyOf(dir, own, id.Public())}
+	if err := keepName(ctx, dir, own); err != nil {
+		return err
+	}
+	back, err := ownKeyOf(dir, own, id.Public())
+	if err != nil {
+		return err
+	}
+	r := pairing{dir.Path, name, key.String(), !slices.Contains(before, p), back}
 	if asJSON {
 		return std.json(r)
 	}

@@ -104,9 +104,37 @@ func TestKeysShowPrintsOneLine(t *testing.T) {
 	}
 	t.Setenv(linkkeys.Env, dir)
 	var own ownKey
-	decoded(t, &own, "keys", "show", "--name", "x")
+	decoded(t, &own, "keys", "show", "--name", "x") // which it does not remember
 	if want := (ownKey{dir, "x", key, "pdlink keys pair x " + key}); own != want {
 		t.Errorf("%+v, want %+v", own, want)
+	}
+}
+
+// TestTheNameIsRemembered: what init or pair were told, show and pair say.
+func TestTheNameIsRemembered(t *testing.T) {
+	dir, _ := keyed(t)
+	_, other := keyed(t)
+	shown := func() string {
+		var own ownKey
+		decoded(t, &own, "keys", "show", "--dir", dir)
+		return own.Name
+	}
+	var own ownKey
+	if decoded(t, &own, "keys", "init", "--dir", dir, "--replace", "--name", "mac-a"); own.Name != "mac-a" || shown() != "mac-a" {
+		t.Errorf("init says %s, show %s", own.Name, shown())
+	}
+	var p pairing
+	if decoded(t, &p, "keys", "pair", "zeta", other, "--dir", dir); p.Back.Name != "mac-a" || !strings.HasPrefix(p.Back.Command, "pdlink keys pair mac-a ") {
+		t.Errorf("pair says %+v", p.Back)
+	}
+	if decoded(t, &p, "keys", "pair", "zeta", other, "--dir", dir, "--name", "mac-b"); p.Back.Name != "mac-b" || shown() != "mac-b" {
+		t.Errorf("pair says %+v, show %s", p.Back, shown())
+	}
+	if err := os.WriteFile(filepath.Join(dir, keys.NameFile), []byte("two words\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if status, _, errOut := cli(t, "keys", "show", "--dir", dir); status != exitUsage || !strings.Contains(errOut, keys.NameFile) {
+		t.Errorf("status %d: %s", status, errOut)
 	}
 }
 

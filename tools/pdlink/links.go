@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"strconv"
 	"strings"
 	"syscall"
 
+	"pdlink/rdma"
 	"pdlink/tcp"
 	"pdlink/tools/linkkeys"
 	"pdlink/transport"
@@ -21,15 +23,45 @@ const (
 	schemeMem  = "mem"
 	schemeTCP  = "tcp"
 	schemeUnix = "unix"
+	schemeRDMA = rdma.Scheme
 )
 
 // linkSchemes are the URL schemes of this build.
-func linkSchemes() []string { return []string{schemeMem, schemeTCP, schemeUnix} }
+func linkSchemes() []string { return []string{schemeMem, schemeTCP, schemeUnix, schemeRDMA} }
 
 // linkURL is a link and an address on it.
-type linkURL struct{ scheme, addr string }
+type linkURL struct {
+	scheme, addr string
+	device       string // of an rdma link: NAME or NAME:PORT; "": chosen by address
+	only         bool   // of an rdma link that listens: peers without RDMA are refused
+}
 
-func (u linkURL) String() string { return u.scheme + "://" + u.addr }
+func (u linkURL) String() string {
+	s := u.scheme + "://" + u.addr
+	q := url.Values{}
+	if u.device != "" {
+		q.Set(paramDevice, u.device)
+	}
+	if u.only {
+		q.Set(paramFallback, "no")
+	}
+	if len(q) > 0 {
+		s += "?" + q.Encode()
+	}
+	return s
+}
+
+// Parameters of rdma URLs.
+const (
+	paramDevice   = "device"
+	paramFallback = "fallback"
+)
+
+// at is the URL with another address.
+func (u linkURL) at(addr string) linkURL {
+	u.addr = addr
+	return u
+}
 
 // place is what decides about its keys.
 func (u linkURL) place() linkkeys.Place {
@@ -38,31 +70,57 @@ func (u linkURL) place() linkkeys.Place {
 
 // parseLink reads "scheme://address". Case of the scheme and a slash at the end
 // do not matter. An error is the user's to mend.
-func parseLink(url string) (linkURL, error) {
-	scheme, addr, ok := strings.Cut(url, "://")
+func parseLink(text string) (linkURL, error) {
+	scheme, addr, ok := strings.Cut(text, "://")
 	if !ok {
-		return linkURL{}, fmt.Errorf("link %q: want scheme://address, for example tcp://127.0.0.1:7411", url)
+		return linkURL{}, fmt.Errorf("link %q: want scheme://address, for example tcp://127.0.0.1:7411", text)
 	}
-	u := linkURL{strings.ToLower(scheme), strings.TrimSuffix(addr, "/")}
+	u := linkURL{scheme: strings.ToLower(scheme), addr: strings.TrimSuffix(addr, "/")}
 	switch u.scheme {
 	case schemeMem:
 		return u, nil
+	case schemeRDMA:
+		if err := u.takeParams(text); err != nil {
+			return u, err
+		}
+		return u, u.checkPort()
 	case schemeTCP:
 		return u, u.checkPort()
 	case schemeUnix:
 		if u.addr == "" {
-			return u, fmt.Errorf("link %q: want unix://path, for example unix:///run/user/1000/pdlink.sock", url)
+			return u, fmt.Errorf("link %q: want unix://path, for example unix:///run/user/1000/pdlink.sock", text)
 		}
 		return u, nil
 	}
-	return u, fmt.Errorf("link %q: %w: this build has %s", url, transport.ErrUnavailable, listText(linkSchemes()))
+	return u, fmt.Errorf("link %q: %w: this build has %s", text, transport.ErrUnavailable, listText(linkSchemes()))
+}
+
+// takeParams reads what comes behind the address of an rdma URL.
+func (u *linkURL) takeParams(text string) error {
+	addr, query, _ := strings.Cut(u.addr, "?")
+	u.addr = strings.TrimSuffix(addr, "/")
+	q, err := url.ParseQuery(query)
+	if err != nil {
+		return fmt.Errorf("link %q: %w", text, err)
+	}
+	for name, values := range q {
+		switch v := values[len(values)-1]; {
+		case name == paramDevice && v != "":
+			u.device = v
+		case name == paramFallback && (v == "no" || v == "yes"):
+			u.only = v == "no"
+		default:
+			return fmt.Errorf("link %q: parameter %s=%s: want device=NAME[:PORT] or, for a listener, fallback=no", text, name, v)
+		}
+	}
+	return nil
 }
 
 // checkPort demands a host and a port.
 func (u linkURL) checkPort() error {
 	_, port, err := net.SplitHostPort(u.addr)
 	if err != nil {
-		return fmt.Errorf("link %q: want tcp://host:port, for example tcp://127.0.0.1:7411: %w", u, err)
+		return fmt.Errorf("link %q: want %[2]s://host:port, for example %[2]s://127.0.0.1:7411: %[3]w", u, u.scheme, err)
 	}
 	if n, err := strconv.Atoi(port); port == "" || err == nil && (n < 0 || n > 65535) {
 		return fmt.Errorf("link %q: port %q is not in 0 to 65535", u, port)
@@ -96,6 +154,13 @@ type linkOptions struct {
 	keys    linkkeys.Choice
 	peers   *peerNames // with keys
 	reject  func(remote string, err error)
+	choice  func(rdma.Choice) // of an rdma link: which device it took, and why; nil: nobody is told
+}
+
+// tellChoice has say told which device an rdma link takes, and why, for every
+// connection.
+func (o *linkOptions) tellChoice(say func(format string, args ...any)) {
+	o.choice = func(c rdma.Choice) { say("%s: %s\n", schemeRDMA, c.String()) }
 }
 
 // open returns the link of a URL that parseLink returned.
@@ -108,6 +173,10 @@ func (u linkURL) open(o linkOptions) transport.Link {
 		return &keyedLink{tcp.New(opts), o}
 	case schemeUnix:
 		return &keyedLink{tcp.NewUnix(opts), o}
+	case schemeRDMA:
+		opts.Carrier = rdma.New(rdma.Options{Device: u.device, OnChoice: o.choice})
+		opts.CarrierOnly = u.only
+		return &keyedLink{tcp.New(opts), o}
 	}
 	return mem.New(mem.Options{Session: o.session})
 }

@@ -10,6 +10,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"pdlink/tools/cmdline"
 )
 
 // Exit statuses. They are part of the command's contract.
@@ -32,11 +34,7 @@ func main() {
 
 // run executes one command line and returns its exit status.
 func run(ctx context.Context, args []string, std streams) int {
-	root := newRoot(std)
-	root.SetArgs(args)
-	root.SetOut(std.out)
-	root.SetErr(std.err)
-	err := root.ExecuteContext(ctx)
+	err := cmdline.Execute(ctx, newRoot(std), args, std.out, std.err)
 	lost := std.out.failure()
 	var status *statusError
 	switch {

@@ -7,10 +7,6 @@ import (
 	"strings"
 )
 
-// unheard reports whether a sender never had a connection. It gives up then, and says
-// so at once: whoever runs it may have the wrong address.
-func unheard(p *process) bool { return !strings.Contains(p.err.String(), "lost the connection over") }
-
 // settle waits for the senders. None may give up when everybody came back; one that
 // does is started again, as whoever runs it would, to see whether it completes then.
 func (r *matrixRun) settle() {

@@ -13,13 +13,13 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/pprof"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"pdlink/bridge"
-	"pdlink/tools/linkkeys"
 )
 
 // What the test binary can be beside pdlink.
@@ -83,9 +83,10 @@ func before() leftEvent {
 	return leftEvent{Event: "left", Before: runtime.NumGoroutine(), FilesFirst: fdCount(os.Getpid())}
 }
 
-// after waits a little until nothing is left, and says what is.
+// after waits until nothing is left, for as long as a busy machine may take, and says
+// what is.
 func (l leftEvent) after() leftEvent {
-	eventually(2*time.Second, func() bool { return runtime.NumGoroutine() <= l.Before && fdCount(os.Getpid()) <= l.FilesFirst })
+	eventually(processLimit/2, func() bool { return runtime.NumGoroutine() <= l.Before && fdCount(os.Getpid()) <= l.FilesFirst })
 	l.Goroutines, l.Files = runtime.NumGoroutine(), fdCount(os.Getpid())
 	if l.Goroutines > l.Before {
 		var text strings.Builder
@@ -115,7 +116,7 @@ func mainOf(mode string) {
 	case looperMode:
 		os.Exit(looperMain(ctx, std, os.Args[1:]))
 	case receiverMode:
-		os.Exit(receiverMain(ctx, std, os.Args[1]))
+		os.Exit(receiverMain(ctx, std, os.Args[1:]))
 	case breakWriteMode:
 		os.Exit(breakMain(os.Args[2], writeCalls()))
 	case breakSyncMode:
@@ -143,84 +144,37 @@ func looperMain(ctx context.Context, std streams, args []string) int {
 	return exitOK
 }
 
-// receiverSpec is a receiver's command line, as JSON.
-type receiverSpec struct {
-	Listen, Store, Keys, Encrypt string
-	PartWait                     time.Duration
-	Ring                         int
-}
-
-// receiverMain does what `pdlink decode` does, on a disk that can go bad.
-func receiverMain(ctx context.Context, std streams, spec string) int {
-	var s receiverSpec
-	if err := json.Unmarshal([]byte(spec), &s); err != nil {
+// receiverMain is `pdlink decode` on a disk that can go bad. Its arguments are the size
+// of the ring and a command line.
+func receiverMain(ctx context.Context, std streams, args []string) int {
+	mib, err := strconv.Atoi(args[0])
+	if err != nil {
 		std.complain(err)
 		return exitUsage
 	}
-	f := &decodeFlags{
-		listen: s.Listen, store: s.Store, partWait: s.PartWait, ringMiB: s.Ring, asJSON: true,
-		keys: linkkeys.Flags{Dir: s.Keys, Encrypt: s.Encrypt},
+	ring, err := newRing(mib)
+	if err != nil {
+		std.complain(err)
+		return exitFailed
 	}
 	d := &disk{}
 	go d.obey(std)
-	err := f.runOn(ctx, std, d)
+	b := before()
+	c := (&decodeFlags{seams: decodeSeams{ring: ring, wrap: func(t bridge.Target) bridge.Target { return onDisk{t, d} }}}).command(std)
+	c.SilenceErrors, c.SilenceUsage = true, true
+	c.SetArgs(args[1:])
+	err = c.ExecuteContext(ctx)
 	if err != nil && !quiet(err) {
 		std.complain(err)
 	}
-	if err != nil {
-		return exitFailed
-	}
-	return exitOK
-}
-
-// runOn is decodeFlags.run, with a disk in front of the store's.
-func (f *decodeFlags) runOn(ctx context.Context, std streams, disk *disk) error {
-	ring, err := newRing(f.ringMiB)
-	if err != nil {
-		return err
-	}
-	u, err := parseLink(f.listen)
-	if err != nil {
-		return err
-	}
-	o := linkOptions{reject: func(remote string, err error) { std.notef("dropped %s: %v\n", remote, err) }}
-	o.session.RecvRing = ring
-	given := func(flag string) bool { return flag == "keys" && f.keys.Dir != "" }
-	if o.keys, err = f.keys.Choose(ctx, given, func(error) {}, u.place()); err != nil {
-		return err
-	}
-	defer o.keys.Close()
-	j := newJournal(std)
-	defer j.close()
-	b := before()
-	d := &decoding{decodeFlags: f, std: std, journal: j, events: make(chan any, 16)}
-	o.peers = &d.peers
-	step, hide := std.progress("receive")
-	d.hide, d.printer = hide, newPrinter(d.say, step)
-	defer d.printer.close()
-	r, err := startReceiving(ctx, u.open(o), u, func() (bridge.Options, error) {
-		o, err := d.open(std)
-		open := o.Open
-		o.Open = func(kind string, meta []byte) (bridge.Opened, error) {
-			opened, err := open(kind, meta)
-			if err == nil {
-				opened.Target = onDisk{opened.Target, disk}
-			}
-			return opened, err
-		}
-		return o, err
-	})
-	if err != nil {
-		return err
-	}
-	d.start.Event, d.start.Listen = "listening", linkURL{u.scheme, r.listener.Addr()}.String()
-	d.tell(d.start)
-	err = d.loop(ctx, r, uint64(len(ring.Memory())))
 	b.Before-- // the goroutine that waited for the signal
 	left := b.after()
 	left.RingInUse, left.Promised = ring.InUse(), ring.Slots()-ring.Unpromised()
 	std.json(left)
-	return err
+	if err != nil {
+		return exitFailed
+	}
+	return exitOK
 }
 
 // disk is one that can go bad.

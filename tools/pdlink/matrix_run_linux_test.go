@@ -102,19 +102,18 @@ type matrixReceiver struct {
 // startReceiver starts a receiver of the run's store and has the relays send there.
 func (r *matrixRun) startReceiver() {
 	r.Helper()
-	spec := receiverSpec{Listen: "tcp://127.0.0.1:0", Store: r.store, Ring: r.ring, PartWait: comeBack}
+	wait := comeBack
 	switch {
 	case r.fault.gone && r.parts > 1:
-		spec.PartWait = otherWait
+		wait = otherWait
 	case r.fault.gone:
-		spec.PartWait = goneWait
+		wait = goneWait
+	}
+	args := []string{
+		strconv.Itoa(r.ring), "--json", "--listen", "tcp://127.0.0.1:0", "--store", r.store, "--part-wait", wait.String(),
 	}
 	if r.cell.sealed {
-		spec.Keys = r.bench.keys[1]
-	}
-	args, err := json.Marshal(spec)
-	if err != nil {
-		r.Fatal(err)
+		args = append(args, "--keys", r.bench.keys[1])
 	}
 	in, out, err := os.Pipe()
 	if err != nil {
@@ -124,7 +123,7 @@ func (r *matrixRun) startReceiver() {
 	if r.long {
 		begin = startLong
 	}
-	m := &matrixReceiver{stdin: out, receiver: &receiver{process: begin(r, receiverMode, in, string(args))}}
+	m := &matrixReceiver{stdin: out, receiver: &receiver{process: begin(r, receiverMode, in, args...)}}
 	in.Close()
 	r.Cleanup(func() { out.Close() })
 	var e listening

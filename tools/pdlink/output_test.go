@@ -90,15 +90,16 @@ func TestDecodeOutlivesTheReaderOfItsEvents(t *testing.T) {
 	}
 }
 
-// TestNobodyThere: what a sender says of an address where no decode listens.
+// TestNobodyThere: what a sender says of an address where no decode listens, at once,
+// and when it gives up.
 func TestNobodyThere(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		serve func(net.Conn)
-		say   string
+		say   string // twice: at once too, since it is tried again
 	}{
-		{"tunnel with nothing behind it", func(c net.Conn) { c.Close() }, "ssh tunnel"},
-		{"reset", func(c net.Conn) { c.(*net.TCPConn).SetLinger(0); c.Close() }, "ssh tunnel"},
+		{"tunnel with nothing behind it", func(c net.Conn) { c.Close() }, "through an ssh tunnel this means"},
+		{"reset", func(c net.Conn) { c.(*net.TCPConn).SetLinger(0); c.Close() }, "through an ssh tunnel this means"},
 		{"something else", func(c net.Conn) {
 			io.WriteString(c, "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
 			io.Copy(io.Discard, c)
@@ -118,8 +119,8 @@ func TestNobodyThere(t *testing.T) {
 				go c.serve(conn)
 			}
 		}()
-		status, out, errOut := cli(t, "replay", filepath.Join(casesDir, "kv-qwen3"), "--to", "tcp://"+l.Addr().String())
-		if status != exitFailed || !strings.Contains(errOut, c.say) {
+		status, out, errOut := cli(t, "replay", filepath.Join(casesDir, "kv-qwen3"), "--to", "tcp://"+l.Addr().String(), "--retry", "1s")
+		if status != exitFailed || strings.Count(errOut, c.say) != 2 || !strings.Contains(errOut, "trying for 1s more") {
 			t.Errorf("%s: status %d: %s%s", c.name, status, out, errOut)
 		}
 		l.Close()

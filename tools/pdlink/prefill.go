@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -18,7 +19,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"pdlink/bridge/prefill"
+	"pdlink/bridge/prefill/calls"
 	"pdlink/kernels"
+	"pdlink/tools/cmdline"
 	"pdlink/tools/linkkeys"
 	"pdlink/transport"
 	"pdlink/transport/failover"
@@ -28,6 +31,7 @@ import (
 // prefillFlags are the flags of `pdlink prefill`.
 type prefillFlags struct {
 	to, engine, socket, name string
+	group, rank              string
 	slots                    int
 	models                   []string
 	uids                     []uint
@@ -40,8 +44,9 @@ type prefillFlags struct {
 
 	// What check made of them.
 	url       linkURL
-	engineURL *url.URL
+	engineURL *url.URL // nil: another host of the group asks the engine
 	mapped    map[string]string
+	member    *calls.Group // nil: there is no group
 }
 
 // engineKeyEnv has the engine's API key: on a command line everybody could read it.
@@ -65,6 +70,12 @@ same socket:
 A prompt is read only by the model that is meant: the engine's of the same id, or
 the one that --model names. Blocks of another one would be wrong without an error.
 
+An engine whose workers are on several hosts (vLLM with --nnodes, tensor or pipeline
+parallel) has a pdlink prefill on each of them, with the same --group and its own
+--rank: 0/2 on the host with the engine's API, which alone has --engine, 1/2 on the
+other. Each sends what the workers on its host make; prompts are taken while all of
+them are connected.
+
 The connection is made again as often as it is lost. A prompt that is being read then
 waits for it for --retry. If the engine needs an API key it is read from
 $` + engineKeyEnv + `.
@@ -74,14 +85,16 @@ One line is printed for each prompt, and one when it changes what is waited for.
 Exit status: 0 it ran and was interrupted; 1 it cannot go on (the decode host does not
 accept this host's key, for example); 2 the command line cannot be used.`
 
-func newPrefill(std streams) *cobra.Command {
-	var f prefillFlags
+// command is the command whose flags these are.
+func (f *prefillFlags) command(std streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "prefill --to URL",
 		Short: "read prompts for a decoder with this host's engine",
 		Long:  prefillLong,
 		Example: `  pdlink prefill --to tcp://10.0.0.5:7411 --model Qwen3-32B-8bit=Qwen/Qwen3-32B
-  pdlink prefill --to tcp://10.0.0.5:7411 --engine http://127.0.0.1:8000 --socket /run/pdlink/engine.sock`,
+  pdlink prefill --to tcp://10.0.0.5:7411 --engine http://127.0.0.1:8000 --socket /run/pdlink/engine.sock
+  pdlink prefill --to tcp://10.0.0.5:7411 --group qwen --rank 0/2     # on the host with vLLM's API
+  pdlink prefill --to tcp://10.0.0.5:7411 --group qwen --rank 1/2     # on the other one`,
 		Args: wants(0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := f.check(flagsOf(c)); err != nil {
@@ -95,6 +108,8 @@ func newPrefill(std streams) *cobra.Command {
 	fl.StringVar(&f.engine, "engine", "http://127.0.0.1:8000", "the engine's own API, `URL`")
 	fl.StringVar(&f.socket, "socket", "/run/pdlink/engine.sock", "where the engine's workers connect, `PATH`; the directory must be there")
 	fl.StringVar(&f.name, "name", linkkeys.HostName(), "what this host is called in records")
+	fl.StringVar(&f.group, "group", "", "this host has workers of an engine that is spread over several: its `NAME`, the same on all of them")
+	fl.StringVar(&f.rank, "rank", "", "with --group: which of the N hosts this is, `I/N` (from 0); rank 0 is the one with the engine's API")
 	fl.IntVar(&f.slots, "slots", 0, fmt.Sprintf("slots of shared memory, each of %d KiB; 0 is 192", transport.DefaultSlot>>10))
 	fl.StringArrayVar(&f.models, "model", nil, "`DECODER=ENGINE`: the decoder's model of that id is the engine's of that one; may be repeated")
 	fl.UintSliceVar(&f.uids, "uid", nil, "user `ID` whose workers are accepted beside this one's; may be repeated")
@@ -102,12 +117,13 @@ func newPrefill(std streams) *cobra.Command {
 	fl.DurationVar(&f.leaseWait, "lease-wait", 0, "the longest that a worker waits for a slot; 0 is 250ms, negative is not at all")
 	fl.DurationVar(&f.retry, "retry", failover.DefaultWindow, "how long a prompt waits for a lost connection without progress")
 	fl.StringVar(&f.weights, "weights", "", "for DeepSeek-V4: the decoder's projection weights, `FILE` (from `pdlink-vllm weights export`)")
-	fl.StringVar(&f.config, "config", "", "with --weights: the model's config.json, `FILE`")
+	fl.StringVar(&f.config, "model-config", "", "with --weights: the model's config.json, `FILE`")
 	fl.StringVar(&f.numerics, "numerics", kernels.MLXMetal.String(), "with --weights: the decoder's roundings, mlx-metal, mlx-cpu or ideal")
 	fl.BoolVar(&f.asJSON, "json", false, "print events as JSON, one a line")
 	must(c.MarkFlagFilename("weights", "safetensors"))
-	must(c.MarkFlagFilename("config", "json"))
+	must(c.MarkFlagFilename("model-config", "json"))
 	f.keys.Register(c, true)
+	cmdline.OnlyWith(c, []string{"model-config", "numerics"}, "weights")
 	return c
 }
 
@@ -116,24 +132,33 @@ func (f *prefillFlags) check(g given) error {
 	err := errors.Join(
 		missing(f.to, g),
 		g.filled(map[string]string{
-			"to": f.to, "engine": f.engine, "socket": f.socket, "keys": f.keys.Dir, "peer": f.keys.Peer, "weights": f.weights, "config": f.config,
+			"to": f.to, "engine": f.engine, "socket": f.socket, "keys": f.keys.Dir, "peer": f.keys.Peer, "weights": f.weights, "model-config": f.config,
+			"group": f.group, "rank": f.rank,
 		}),
 		f.keys.Check())
 	if err == nil && f.weights == "" {
-		err = g.unused("is for --weights", "config", "numerics")
+		err = g.unused("is for --weights", "model-config", "numerics")
 	}
 	if err != nil {
 		return err
 	}
 	switch {
 	case f.weights != "" && f.config == "":
-		return errors.New("--weights needs --config FILE, the model's config.json: it has the model's shape")
+		return errors.New("--weights needs --model-config FILE, the model's config.json: it has the model's shape")
 	case f.retry <= 0:
 		return fmt.Errorf("--retry %v: want a time", f.retry)
 	case f.slots < 0:
 		return fmt.Errorf("--slots %d: want a number, or 0", f.slots)
 	}
-	if f.engineURL, err = parseHTTP("engine", f.engine); err != nil {
+	if f.member, err = parseGroup(f.group, f.rank, f.name); err != nil {
+		return err
+	}
+	if f.member == nil || f.member.Leads {
+		f.engineURL, err = parseHTTP("engine", f.engine)
+	} else if g("engine") {
+		err = fmt.Errorf("--engine %s with --rank %s: only rank 0 of a group asks the engine: leave it out here", f.engine, f.rank)
+	}
+	if err != nil {
 		return err
 	}
 	if f.mapped, err = parseModels(f.models); err != nil {
@@ -153,6 +178,31 @@ func parseHTTP(flag, text string) (*url.URL, error) {
 	}
 	u.Path = strings.TrimSuffix(strings.TrimSuffix(u.Path, "/"), "/v1")
 	return u, nil
+}
+
+// parseGroup reads --group and --rank; nil where there are none.
+func parseGroup(name, rank, host string) (*calls.Group, error) {
+	switch {
+	case name == "" && rank == "":
+		return nil, nil
+	case name == "":
+		return nil, fmt.Errorf("--rank %s is for --group NAME, the engine that this host has workers of", rank)
+	case rank == "":
+		return nil, fmt.Errorf("--group %s needs --rank I/N: which of its N hosts this is, 0/2 for the first of two", name)
+	}
+	i, n, ok := strings.Cut(rank, "/")
+	g := &calls.Group{Name: name}
+	var errI, errN error
+	g.Member, errI = strconv.Atoi(i)
+	g.Members, errN = strconv.Atoi(n)
+	if !ok || errI != nil || errN != nil || g.Members < 2 || g.Members > transport.MaxParts || g.Member < 0 || g.Member >= g.Members {
+		return nil, fmt.Errorf("--rank %q: want I/N, with N from 2 to %d and I from 0 to N-1, for example 0/2", rank, transport.MaxParts)
+	}
+	g.Leads = g.Member == 0
+	if _, err := (calls.Host{Name: host, Group: g}).Encode(); err != nil {
+		return nil, fmt.Errorf("--group: %w", err)
+	}
+	return g, nil
 }
 
 // parseModels reads --model.
@@ -180,6 +230,7 @@ func (f *prefillFlags) run(ctx context.Context, std streams, g given) (err error
 	defer j.close()
 	s := &sidecar{prefillFlags: f, std: std, journal: j}
 	o := linkOptions{peers: &s.peers}
+	o.tellChoice(j.say)
 	o.keys, err = f.keys.Choose(ctx, g, func(err error) { j.warn("peers are not as they should be", err) }, f.url.place())
 	if err != nil {
 		return keysError(err)
@@ -254,11 +305,11 @@ func (f *prefillFlags) projection() (*prefill.Projection, error) {
 		text, err = os.ReadFile(f.config)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("--config: %w", err)
+		return nil, fmt.Errorf("--model-config: %w", err)
 	}
 	p := &prefill.Projection{}
 	if p.Geometry, err = kernels.ParseGeometry(text); err != nil {
-		return nil, fmt.Errorf("--config %s: %w", f.config, err)
+		return nil, fmt.Errorf("--model-config %s: %w", f.config, err)
 	}
 	if p.Numerics, err = kernels.ParseNumerics(f.numerics); err != nil {
 		return nil, fmt.Errorf("--numerics: %w", err)
@@ -288,13 +339,17 @@ func (s *sidecar) serve(ctx context.Context, server *prefill.Server, o linkOptio
 		return failed(err)
 	}
 	keeper := prefill.NewKeeper(patient{d}, s.retry)
-	engine := prefill.NewVLLM(s.engineURL, os.Getenv(engineKeyEnv))
-	defer engine.Close() //nolint:errcheck // it cannot fail
-	service, err := prefill.NewService(prefill.ServiceOptions{
-		Server: server, Engine: engine, Open: keeper.Open, Models: s.mapped, Name: s.name,
+	options := prefill.ServiceOptions{
+		Server: server, Group: s.member, Open: keeper.Open, Models: s.mapped, Name: s.name,
 		OnReady: s.readyEvent, OnResult: s.callEvent,
 		OnRefused: func(err error) { s.journal.warn("the decode host takes no announcement", err) },
-	})
+	}
+	if s.engineURL != nil {
+		engine := prefill.NewVLLM(s.engineURL, os.Getenv(engineKeyEnv))
+		defer engine.Close() //nolint:errcheck // it cannot fail
+		options.Engine = engine
+	}
+	service, err := prefill.NewService(options)
 	if err != nil {
 		return failed(err)
 	}

@@ -14,15 +14,24 @@ import (
 type sidecarStarted struct {
 	Event   string `json:"event"`
 	To      string `json:"to"`
-	Engine  string `json:"engine"`
+	Engine  string `json:"engine,omitempty"` // empty: another host of the group asks it
 	Socket  string `json:"socket"`
 	Name    string `json:"name"`
+	Group   string `json:"group,omitempty"`
+	Rank    string `json:"rank,omitempty"`
 	Keys    string `json:"keys"` // with keys: their directory
 	Encrypt string `json:"encrypt"`
 }
 
 func (s *sidecar) started(o linkOptions) sidecarStarted {
-	return sidecarStarted{"started", s.url.String(), s.engineURL.String(), s.socket, s.name, o.keys.Dir.Path, o.keys.Encrypt}
+	e := sidecarStarted{
+		Event: "started", To: s.url.String(), Socket: s.socket, Name: s.name, Group: s.group, Rank: s.rank,
+		Keys: o.keys.Dir.Path, Encrypt: o.keys.Encrypt,
+	}
+	if s.engineURL != nil {
+		e.Engine = s.engineURL.String()
+	}
+	return e
 }
 
 func (e sidecarStarted) text(std streams) {
@@ -30,7 +39,14 @@ func (e sidecarStarted) text(std streams) {
 	if e.Keys != "" {
 		keys = fmt.Sprintf(", keys of %s, encrypt %s", e.Keys, e.Encrypt)
 	}
-	std.printf("prefill host %s for %s, engine %s, workers at %s%s\n", e.Name, e.To, e.Engine, e.Socket, keys)
+	engine := "engine " + e.Engine
+	if e.Group != "" {
+		engine = fmt.Sprintf("host %s of the engine of group %s", e.Rank, e.Group)
+		if e.Engine != "" {
+			engine += ", " + e.Engine
+		}
+	}
+	std.printf("prefill host %s for %s, %s, workers at %s%s\n", e.Name, e.To, engine, e.Socket, keys)
 }
 
 // sidecarReady is the event of a change of what is waited for.
@@ -40,11 +56,15 @@ type sidecarReady struct {
 	Workers int      `json:"workers"`
 	Served  []string `json:"served"`           // the engine's ids
 	Reason  string   `json:"reason,omitempty"` // what is waited for, and what to do
+	Part    string   `json:"part,omitempty"`   // of a group that this host is
 }
 
 // readyEvent tells whether prompts can be read, and what to do where not.
 func (s *sidecar) readyEvent(r prefill.Readiness) {
-	e := sidecarReady{"ready", r.Models, r.Workers, r.Served, ""}
+	e := sidecarReady{Event: "ready", Models: r.Models, Workers: r.Workers, Served: r.Served}
+	if s.member != nil {
+		e.Part = s.member.String()
+	}
 	if e.Reason = s.lacks(r); e.Reason != "" {
 		e.Event = "waiting"
 	}
@@ -57,8 +77,16 @@ func (s *sidecar) lacks(r prefill.Readiness) string {
 	case r.Err != nil:
 		return fmt.Sprintf("the engine does not answer at %s (%v): start it, or name its address with --engine", s.engineURL, r.Err)
 	case r.Workers == 0:
-		return fmt.Sprintf("the engine answers, but none of its workers is connected to %s: start it with the connector "+
-			"(--kv-transfer-config, see `pdlink prefill --help`) and with this socket, as this user or one of --uid", s.socket)
+		engine := "the engine answers, but "
+		if s.engineURL == nil {
+			engine = ""
+		}
+		return fmt.Sprintf("%snone of its workers is connected to %s: start it with the connector "+
+			"(--kv-transfer-config, see `pdlink prefill --help`) and with this socket, as this user or one of --uid", engine, s.socket)
+	case r.Workers < r.Expected:
+		return fmt.Sprintf("%d of the %d workers of the engine on this host are connected to %s", r.Workers, r.Expected, s.socket)
+	case s.engineURL == nil: // the one that asks it knows
+		return ""
 	case len(r.Models) == 0:
 		return fmt.Sprintf("the engine serves %s, and no --model names one of these", servedList(r.Served))
 	}
@@ -75,7 +103,14 @@ func (e sidecarReady) text(std streams) {
 		std.printf("waiting: %s\n", e.Reason)
 		return
 	}
-	std.printf("ready: reads prompts for %s, %s connected\n", servedList(e.Models), count(e.Workers, "worker"))
+	what := "reads prompts for " + servedList(e.Models)
+	if e.Part != "" {
+		what = "takes its share as " + e.Part
+		if len(e.Models) > 0 {
+			what += ", for " + servedList(e.Models)
+		}
+	}
+	std.printf("ready: %s, %s connected\n", what, count(e.Workers, "worker"))
 }
 
 // sidecarLink is the event of a connection that came or was lost.
@@ -118,12 +153,20 @@ type sidecarCall struct {
 	Transfer string   `json:"transfer"`
 	Model    string   `json:"model"`
 	Tokens   int      `json:"tokens"`
+	Part     int      `json:"part,omitempty"`  // of a group's transfer that this host sent, from 1
+	Parts    int      `json:"parts,omitempty"` // that there are
 	Peers    []string `json:"peers,omitempty"`
 	calls.Result
 }
 
 func (s *sidecar) callEvent(e prefill.Ended) {
-	s.say(sidecarCall{"call", e.Transfer.String(), e.Model, e.Tokens, s.peers.take(e.Transfer), e.Result})
+	c := sidecarCall{
+		Event: "call", Transfer: e.Transfer.String(), Model: e.Model, Tokens: e.Tokens, Peers: s.peers.take(e.Transfer), Result: e.Result,
+	}
+	if e.Parts > 1 {
+		c.Part, c.Parts = e.Part+1, e.Parts
+	}
+	s.say(c)
 }
 
 func (e sidecarCall) text(std streams) {
@@ -134,8 +177,12 @@ func (e sidecarCall) text(std streams) {
 	if e.Reason != "" {
 		verdict += ": " + e.Reason
 	}
-	std.printf("prompt %s: %s, %d tokens of %s, %d of %d blocks visible (%d before), %s in %.3f s (engine %.3f s)\n",
-		e.Transfer, std.verdict(verdict, e.State == calls.Complete), e.Tokens, e.Model, e.Blocks, e.Total, e.Present,
+	part := ""
+	if e.Parts > 1 {
+		part = fmt.Sprintf(", part %d of %d", e.Part, e.Parts)
+	}
+	std.printf("prompt %s%s: %s, %d tokens of %s, %d of %d blocks visible (%d before), %s in %.3f s (engine %.3f s)\n",
+		e.Transfer, part, std.verdict(verdict, e.State == calls.Complete), e.Tokens, e.Model, e.Blocks, e.Total, e.Present,
 		bytesText(e.Bytes), e.Seconds, e.EngineSeconds)
 }
 

@@ -34,7 +34,8 @@ const processLimit = time.Minute
 func TestMain(m *testing.M) {
 	switch mode := os.Getenv(mainEnv); mode {
 	case "":
-		os.Setenv(linkkeys.Env, "testdata/none") // the keys of whoever runs the tests do not count
+		os.Setenv(linkkeys.Env, "testdata/none") // what whoever runs the tests has does not count
+		os.Setenv(configEnv, os.DevNull)
 	case "1":
 		main()
 	default:
@@ -204,6 +205,14 @@ func (p *process) ended() bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// await waits until a process has said something.
+func (p *process) await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	if !eventually(processLimit, func() bool { return ok() || p.ended() }) || !ok() {
+		t.Fatalf("never: %s: %v", what, p)
 	}
 }
 
@@ -385,9 +394,11 @@ func TestFinishedSenderMayComeAgain(t *testing.T) {
 			"--part", i+"/2", "--timeout", patience.String())
 	}
 	first := part("1")
-	time.Sleep(500 * time.Millisecond) // it takes a tenth of that; nothing tells when it is done
+	// It has sent its part when the receiver has as much on the disk.
+	if !eventually(processLimit, func() bool { return want.check(t, store).parts == len(want.hashes) || first.ended() }) || first.ended() {
+		t.Fatalf("nothing arrives: %v", first)
+	}
 	first.kill()
-	time.Sleep(100 * time.Millisecond)
 	again, second := part("1"), part("2")
 	for _, p := range []*process{again, second} {
 		if status := p.wait(); status != exitOK {

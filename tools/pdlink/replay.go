@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pdlink/bridge"
+	"pdlink/tools/cmdline"
 	"pdlink/tools/linkkeys"
 	"pdlink/transport"
 	"pdlink/transport/failover"
@@ -51,8 +52,9 @@ CASE is a directory, or "bundled:NAME" for one that is built in. It holds:
 
 A connection that is lost is replaced, and only what the receiver lacks is sent:
 --retry is how long that is tried without progress. That covers a receiver that is
-started again. A sender that is started again asks first, too. Nobody at the
-address at the beginning is told of at once.
+started again, and a first connection that is cut before it is made. A sender that
+is started again asks first, too. Nobody at the address at the beginning, or another
+program there, is told of at once.
 
 Several --to are ways to the same receiver, the preferred one first. One that fails
 is left for the next, and tried again later; which was taken, and why, is said and
@@ -220,7 +222,7 @@ func (f *replayFlags) broken(ctx, bounded context.Context, err error) (bridge.Ve
 	case bounded.Err() != nil:
 		err = context.Cause(bounded)
 	}
-	return bridge.Verdict{State: stateFailed, Reason: err.Error()}, err
+	return bridge.Verdict{State: stateFailed, Reason: cmdline.Plain(err)}, err
 }
 
 // result puts together what a transfer came to, and compares its blocks with

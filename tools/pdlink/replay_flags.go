@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pdlink/bridge/replay"
+	"pdlink/tools/cmdline"
 	"pdlink/tools/linkkeys"
 	"pdlink/transport"
 	"pdlink/transport/failover"
@@ -76,6 +77,16 @@ func (f *replayFlags) register(c *cobra.Command) {
 	fl.BoolVar(&f.asJSON, "json", false, "print the result as JSON")
 	f.peers.Register(c, true)
 	must(c.MarkFlagDirname("store"))
+	// What these have no effect with, checkUnused says; a config file may have them all.
+	cmdline.OnlyWithout(c, []string{"store"}, "to", "discard")
+	cmdline.OnlyWithout(c, []string{"to"}, "store", "discard")
+	cmdline.OnlyWithout(c, []string{"discard"}, "store", "to")
+	cmdline.OnlyWith(c, append([]string{"part", "retry", "require"}, linkkeys.Names()...), "to")
+	cmdline.OnlyWith(c, []string{"link"}, "store", "discard")
+	cmdline.OnlyWith(c, []string{"no-sync"}, "store")
+	cmdline.OnlyWith(c, []string{"tokens", "seed"}, "synthetic")
+	cmdline.OnlyWithout(c, []string{"numerics", "pool-state", "workers"}, "synthetic")
+	cmdline.OnlyWithout(c, []string{"senders"}, "part")
 	for flag, values := range map[string][]string{
 		"format": {"3", "4", "5"}, "pool-state": {"3", "5"}, "numerics": {"mlx-cpu", "mlx-metal", "ideal"},
 		"synthetic": replay.SyntheticModels(), "link": {"mem://", "tcp://127.0.0.1:0"}, "require": {schemeTCP, schemeUnix},

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"pdlink/bridge"
+	"pdlink/tools/cmdline"
 	"pdlink/tools/linkkeys"
 	"pdlink/transport"
 	"pdlink/transport/failover"
@@ -85,7 +86,8 @@ type sender struct {
 	dialler   *failover.Dialer
 	ring      *transport.Ring // nil: each connection makes one
 	connected atomic.Bool
-	failures  atomic.Int32 // dials, before the first connection
+	struck    atomic.Bool  // a dial before the first connection found somebody or no answer
+	strange   atomic.Int32 // answers in a row that were not pdlink's, before it
 }
 
 // sender dials and opens the transfer of one part. The caller ends it.
@@ -106,7 +108,7 @@ func (f *replayFlags) sender(ctx context.Context, std streams, j *job, p jobPart
 	o := failover.Options{
 		Routes: routes, Window: f.retry,
 		Permanent: func(err error) bool { return linkkeys.Refused(err) || s.hopeless(err) },
-		OnEvent:   func(e failover.Event) { s.event(std, f.hide, p, e) },
+		OnEvent:   func(e failover.Event) { s.event(ctx, std, f.hide, p, e) },
 	}
 	if f.retry == 0 {
 		o.Window = -1
@@ -137,29 +139,53 @@ func (f *replayFlags) ways(s *sender) (routes []failover.Route, err error) {
 }
 
 // hopeless reports that a dial before the first connection need not be tried again:
-// nobody there is a mistake to be told of at once. A handshake may have been cut.
+// nobody there is a mistake to be told of at once, and so is somebody who speaks
+// something else. A dial that was cut, or had no answer, may find a network or a
+// receiver that will be back, and what is refused after it a receiver that is gone for
+// a moment: those are tried as long as after a connection.
 func (s *sender) hopeless(err error) bool {
-	if s.connected.Load() {
+	switch {
+	case s.connected.Load():
 		return false
+	case errors.Is(err, transport.ErrProtocol): // or bytes that were damaged on the way
+		s.struck.Store(true)
+		return s.strange.Add(1) >= strangeAnswers
+	case errors.Is(err, transport.ErrLost), errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.ECONNRESET):
+		s.struck.Store(true)
+		s.strange.Store(0)
+		return false
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT):
+		return !s.struck.Load()
 	}
-	cut := errors.Is(err, transport.ErrLost) || errors.Is(err, transport.ErrProtocol) ||
-		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.ECONNRESET) // of one attempt
-	return !cut || s.failures.Add(1) >= handshakes
+	return true
 }
 
-// handshakes is how often a handshake may be cut before the first connection: once
-// or twice is a listener that is just being started or stopped.
-const handshakes = 3
+// strangeAnswers is how many answers in a row are of another program: damage on the
+// way is not there again each time.
+const strangeAnswers = 3
 
 // event tells people what became of a sender's connection. What ends the sender
 // is its error.
-func (s *sender) event(std streams, hide func(), p jobPart, e failover.Event) {
+func (s *sender) event(ctx context.Context, std streams, hide func(), p jobPart, e failover.Event) {
 	was := s.connected.Load()
-	if e.Kind == failover.Connected {
+	switch e.Kind {
+	case failover.Connected:
 		s.connected.Store(true)
-	}
-	worse := e.Kind == failover.Connected && e.Err != nil // than what was asked for first
-	if !was && !worse || e.Kind == failover.GaveUp || e.Kind == failover.Barred || e.Kind == failover.Failed && e.Tries > 1 || e.Kind == failover.Lost && e.Left == 0 {
+		if !was && e.Tries == 0 && e.Err == nil { // as it was asked for
+			return
+		}
+	case failover.Failed:
+		if e.Tries > 1 || e.Left == 0 {
+			return
+		}
+		if !was {
+			e.Err = dialError(ctx, e.Err)
+		}
+	case failover.Lost:
+		if e.Left == 0 {
+			return
+		}
+	case failover.GaveUp, failover.Barred:
 		return
 	}
 	who := ""
@@ -169,7 +195,7 @@ func (s *sender) event(std streams, hide func(), p jobPart, e failover.Event) {
 	if hide != nil {
 		hide()
 	}
-	std.notef("%s%s\n", who, e)
+	std.notef("%s%s\n", who, cmdline.PlainText(e.String()))
 }
 
 // explain adds to an error what to do about it.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"pdlink/bridge"
+	"pdlink/transport/failover"
 	"pdlink/transport/transporttest"
 )
 
@@ -25,27 +26,46 @@ const (
 	// how many of them may be under way when a connection is cut.
 	resumeFrame  = 64 << 10
 	resumeWindow = 16
+
+	// soonerThanRetry is how long a sender may take, on a busy machine, to notice what
+	// needs no waiting for --retry, whose default is longer.
+	soonerThanRetry = failover.DefaultWindow * 2 / 3
 )
 
-// slowProxy forwards to a receiver with pauses, and closes half once about half of
-// a transfer's bytes have passed.
-func slowProxy(tb testing.TB, target string, total uint64) (p *transporttest.Proxy, half <-chan struct{}) {
+// gate is the middle of a transfer, in which it stands still until it is opened: what
+// a test does there is done in time however busy the machine is.
+type gate struct {
+	reached, opened chan struct{}
+	reaching, opens sync.Once
+	seen            atomic.Uint64 // bytes from the sender
+}
+
+// await waits until the transfer of a process has reached the gate.
+func (g *gate) await(t *testing.T, p *process) {
+	t.Helper()
+	select {
+	case <-g.reached:
+	case <-p.done:
+		t.Fatalf("it ended before its middle: %v", p)
+	}
+}
+
+// open lets the transfer go on.
+func (g *gate) open() { g.opens.Do(func() { close(g.opened) }) }
+
+// slowProxy forwards to a receiver with pauses. When about half of a transfer's bytes
+// have passed, no further ones of a sender do until the gate is opened.
+func slowProxy(tb testing.TB, target string, total uint64) (*transporttest.Proxy, *gate) {
 	tb.Helper()
-	reached := make(chan struct{})
-	var once sync.Once
-	var mu sync.Mutex
-	seen := uint64(0)
-	p = transporttest.NewProxy(tb, target, transporttest.ProxyOptions{Delay: 2 * pace, Watch: func(from bool, b []byte) {
-		mu.Lock()
-		defer mu.Unlock()
-		if from {
-			seen += uint64(len(b))
-		}
-		if seen > total/2 {
-			once.Do(func() { close(reached) })
+	g := &gate{reached: make(chan struct{}), opened: make(chan struct{})}
+	p := transporttest.NewProxy(tb, target, transporttest.ProxyOptions{Delay: 2 * pace, Watch: func(from bool, b []byte) {
+		if from && g.seen.Add(uint64(len(b))) > total/2 {
+			g.reaching.Do(func() { close(g.reached) })
+			<-g.opened
 		}
 	}})
-	return p, reached
+	tb.Cleanup(g.open) // before the proxy waits for its goroutines
+	return p, g
 }
 
 // resumeArgs is a replay whose transfers have a middle.
@@ -94,10 +114,10 @@ func TestKilledReceiverIsWaitedFor(t *testing.T) {
 			total := resumeTotal(t, r)
 			proxy, half := slowProxy(t, r.addr, total)
 			p := start(t, append(resumeArgs(proxy.Addr(), kept), "--format", want.format)...)
-			<-half
+			half.await(t, p)
 			r.kill()
+			half.open()
 			had := want.check(t, store).visible
-			time.Sleep(300 * time.Millisecond)
 			r = startReceiver(t, store, "--listen", "tcp://"+r.addr)
 			res := ended1(t, p, exitOK)
 			if res.State != bridge.Complete || res.Reconnects < 1 || res.Present < had {
@@ -128,8 +148,9 @@ func TestKilledSenderContinues(t *testing.T) {
 	proxy, half := slowProxy(t, r.addr, total)
 	args := append(resumeArgs(proxy.Addr(), false), "--format", want.format)
 	first := start(t, args...)
-	<-half
+	half.await(t, first)
 	first.kill()
+	half.open()
 	res := ended1(t, start(t, args...), exitOK)
 	if res.State != bridge.Complete || res.Reconnects != 0 || res.Resent != 0 {
 		t.Errorf("%+v", res)
@@ -156,11 +177,13 @@ func TestRetryOff(t *testing.T) {
 	r := startReceiver(t, store)
 	proxy, half := slowProxy(t, r.addr, resumeTotal(t, r))
 	p := start(t, append(resumeArgs(proxy.Addr(), false), "--format", want.format, "--retry", "0")...)
-	<-half
+	half.await(t, p)
 	begin := time.Now()
 	proxy.Cut(true)
-	if res := ended1(t, p, exitFailed); res.State != stateFailed || res.Reconnects != 0 || time.Since(begin) > 5*time.Second {
-		t.Errorf("%+v after %v", res, time.Since(begin))
+	half.open()
+	res := ended1(t, p, exitFailed)
+	if took := time.Since(begin); res.State != stateFailed || res.Reconnects != 0 || took > soonerThanRetry {
+		t.Errorf("%+v after %v", res, took)
 	}
 }
 
@@ -213,7 +236,7 @@ func cutHere(t *testing.T, i, total uint64, rng *rand.Rand) int {
 // receiveHere starts a receiver on loopback in this process.
 func receiveHere(t *testing.T, store string) *receiving {
 	t.Helper()
-	u := linkURL{schemeTCP, "127.0.0.1:0"}
+	u := linkURL{scheme: schemeTCP, addr: "127.0.0.1:0"}
 	std := newStreams(&output{}, &output{})
 	f := replayFlags{store: store, noSync: true}
 	r, err := startReceiving(t.Context(), u.open(linkOptions{}), u, func() (bridge.Options, error) { return f.receiver(std) })

@@ -16,19 +16,24 @@ store of a decoder, where they are an ordinary prefix hit.
   pdlink decode --store DIR       receive blocks on the decoder's host
   pdlink decode --decoder URL     the same, with a front door for clients
   pdlink prefill --to URL         read prompts with this host's engine
+  pdlink doctor decode            say what is wrong on a host, and what to do
   pdlink replay CASE --to URL     send the blocks of a recorded prefill
   pdlink store verify DIR         check what is in a store
   pdlink keys init                make two hosts trust each other
+  pdlink config show              say what the config file and variables set
+  pdlink service print decode     have it started with the host
 
 Three recorded prefills, cases, are built in ("bundled:kv-qwen3" …).
 
 ` + statusText,
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Args:          group,
-		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+		Args: group,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newReplay(std), newDecode(std), newPrefill(std), newStore(std), newDemo(std), newKeys(std), newVersion(std))
+	config := &configFlags{}
+	config.register(root)
+	decode, prefill := new(decodeFlags), new(prefillFlags)
+	decodes, prefills := decode.command(std), prefill.command(std)
+	root.AddCommand(newReplay(std), decodes, prefills, newDoctor(std, config, decode, decodes, prefill, prefills), newStore(std), newDemo(std), newKeys(std), newConfig(std, config),
+		newService(std), newVersion(std))
 	return root
 }

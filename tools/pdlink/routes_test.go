@@ -51,7 +51,7 @@ func TestRequireLeavesRoutesOut(t *testing.T) {
 	}{
 		{[]string{"--to", "unix:///nowhere/s", "--to", "tcp://" + r.addr, "--require", "unix"}, exitFailed, "nobody listens"},
 		{[]string{"--to", "tcp://" + r.addr, "--require", "unix"}, exitUsage, "no --to is of that scheme"},
-		{[]string{"--to", "tcp://" + r.addr, "--require", "rdma"}, exitUsage, "this build has mem, tcp"},
+		{[]string{"--to", "tcp://" + r.addr, "--require", "ib"}, exitUsage, "this build has mem, tcp"},
 		{[]string{"--to", "tcp://" + r.addr, "--require", ""}, exitUsage, "--require is empty"},
 		{[]string{"--discard", "--require", "tcp"}, exitUsage, "--require is for --to"},
 		{[]string{"--to", "tcp://" + r.addr, "--to", "tcp://h:0"}, exitUsage, "port 0 is for listening only"},
@@ -73,12 +73,16 @@ func TestTakeOverInTheMiddle(t *testing.T) {
 		total := resumeTotal(t, r)
 		proxy, half := slowProxy(t, r.addr, total)
 		p := start(t, append(resumeArgs(proxy.Addr(), kept), "--to", "tcp://"+r.addr, "--format", want.format)...)
-		<-half
-		proxy.Close()
+		half.await(t, p)
 		begin := time.Now()
+		closed := make(chan struct{})
+		go func() { proxy.Close(); close(closed) }() // it waits for what stands at the gate
+		p.await(t, "it is lost", func() bool { return strings.Contains(p.err.String(), "lost the connection over tcp") })
+		half.open()
+		<-closed
 		res := ended1(t, p, exitOK)
-		if res.State != bridge.Complete || res.Reconnects != 1 || res.SentBytes-res.Resent != total || time.Since(begin) > 10*time.Second {
-			t.Errorf("kept %v: %+v, %v after the cut", kept, res, time.Since(begin))
+		if took := time.Since(begin); res.State != bridge.Complete || res.Reconnects != 1 || res.SentBytes-res.Resent != total || took > soonerThanRetry {
+			t.Errorf("kept %v: %+v, %v after the cut", kept, res, took)
 		}
 		if a, b := res.Routes[0], res.Routes[1]; a.Connects != 1 || a.Losses != 1 || a.Failures == 0 || a.Reason == "" || b.Connects != 1 || b.Losses != 0 {
 			t.Errorf("kept %v: routes %+v", kept, res.Routes)

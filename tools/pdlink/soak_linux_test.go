@@ -186,8 +186,8 @@ func (l *soakLoop) once() bool {
 	}
 	l.count(string(res.State), res)
 	l.check(res.Blocks)
-	if res.State != "complete" && !unheard(l.p) {
-		l.s.Errorf("sender %d: %s", l.n, res.Verdict)
+	if res.State != "complete" {
+		l.s.Errorf("sender %d gave up although everybody came back: %s: %v", l.n, res.Verdict, l.p)
 	}
 	l.p.err.reset()
 	return res.State == "complete"

@@ -16,8 +16,12 @@ func newStore(std streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "store",
 		Short: "look into a block store",
-		Args:  group,
-		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
+		Long: `store lists, shows, checks and compares the blocks of a decoder's store. It
+changes nothing.
+
+` + statusText,
+		Args: group,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(newStoreList(std), newStoreShow(std), newStoreVerify(std), newStoreDiff(std))
 	return c

@@ -15,6 +15,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
 
+	"pdlink/tools/cmdline"
 	"pdlink/transport/wire"
 )
 
@@ -70,7 +71,7 @@ func (s *sink) terminal() bool {
 
 // complain reports the error that ends a command. Its lines stay lines.
 func (s streams) complain(err error) {
-	for i, line := range strings.Split(err.Error(), "\n") {
+	for i, line := range strings.Split(cmdline.Plain(err), "\n") {
 		if i == 0 {
 			line = "pdlink: " + line
 		}
@@ -104,7 +105,8 @@ func printTo(w io.Writer, format string, args ...any) {
 		case painted:
 			args[i] = string(a)
 		case error:
-			args[i] = wire.Printable(a.Error(), len(a.Error()))
+			text := cmdline.Plain(a)
+			args[i] = wire.Printable(text, len(text))
 		case fmt.Stringer:
 			args[i] = wire.Printable(a.String(), len(a.String()))
 		}
@@ -145,6 +147,7 @@ func (s streams) paint(text string, attr color.Attribute) painted {
 
 // verdict colours a verdict's text.
 func (s streams) verdict(text string, good bool) painted {
+	text = cmdline.PlainText(text)
 	if good {
 		return s.paint(text, color.FgGreen)
 	}

@@ -1,0 +1,328 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pdlink/bridge/facts"
+	"pdlink/bridge/omlx"
+	"pdlink/tcp"
+	"pdlink/tools/linkkeys"
+	"pdlink/transport"
+)
+
+func newDoctorDecode(std streams, config *configFlags, f *decodeFlags, from *cobra.Command) *cobra.Command {
+	var load string
+	c := &cobra.Command{
+		Use:   "decode {--store DIR | --decoder URL}",
+		Short: "look at a decoder's host",
+		Long: `decode looks at what "pdlink decode" needs, with that command's flags: the decoder, its
+plug-in and the models that it has loaded, the store, the addresses, the keys, the
+limits. $` + decoderKeyEnv + ` has the decoder's API key, if it needs one.
+
+` + statusText,
+		Example: `  pdlink doctor decode --decoder http://127.0.0.1:8000
+  pdlink doctor decode --decoder http://127.0.0.1:8000 --load Qwen3-32B-8bit`,
+		Args: wants(0),
+	}
+	settle := borrow(c, from, config)
+	c.Flags().StringVar(&load, "load", "", "have the decoder load the model `ID` and look at it: without it those that are loaded are looked at")
+	c.RunE = func(*cobra.Command, []string) error {
+		if err := settle(); err != nil {
+			return err
+		}
+		u, err := f.check(flagsOf(from))
+		if err != nil {
+			return err
+		}
+		d := &decodeDoctor{f: f, url: u, given: flagsOf(from), load: load}
+		defer d.close()
+		return examine(c.Context(), std, f.asJSON, d.checks())
+	}
+	return c
+}
+
+// decodeDoctor looks at a decoder's host. Its checks run one after the other.
+type decodeDoctor struct {
+	f     *decodeFlags
+	url   linkURL
+	given given
+	load  string
+
+	keys    linkkeys.Choice
+	decoder *decoderClient // nil: there is none, or it does not answer
+	info    *decoderInfo   // nil: its plug-in does not answer
+	models  []*modelInfo   // that it has loaded, as far as they could be looked at
+}
+
+func (d *decodeDoctor) close() {
+	d.keys.Close() //nolint:errcheck // it cannot fail
+	if d.decoder != nil {
+		d.decoder.close()
+	}
+}
+
+func (d *decodeDoctor) checks() []check {
+	return []check{
+		{"limits", 0, func(context.Context) []finding { return fileLimits() }},
+		{"keys", 0, d.lookKeys},
+		{"listen", 0, d.lookListen},
+		{"front", 0, d.lookFront},
+		{"decoder", 0, d.lookDecoder},
+		{"plug-in", 0, d.lookPlugin},
+		{"models", loadTime, d.lookModels},
+		{"canary", 0, d.lookCanary},
+		{"facts", 0, d.lookFacts},
+		{"store", 0, d.lookStore},
+		{"clock", 0, d.lookClock},
+	}
+}
+
+// loadTime is how long a model may take to be loaded: a disk reads 100 GB in minutes.
+const loadTime = 10 * time.Minute
+
+// lookKeys looks at this host's key and its peers.
+func (d *decodeDoctor) lookKeys(ctx context.Context) []finding {
+	found, choice := keysFindings(ctx, &d.f.keys, d.given, d.url)
+	d.keys = choice
+	if choice.Store != nil && len(choice.Store.Peers()) == 0 {
+		found = append(found, bad("no peer is paired, so nobody can connect", "paste here what `pdlink keys show` prints on the prefill host"))
+	}
+	return found
+}
+
+// keysFindings opens the keys that a command would, and says what it finds.
+func keysFindings(ctx context.Context, f *linkkeys.Flags, g given, u linkURL) (found []finding, c linkkeys.Choice) {
+	c, err := f.Choose(ctx, g, func(error) {}, u.place())
+	exposed := u.place().Exposed(ctx)
+	switch {
+	case err != nil:
+		return []finding{bad(err.Error(), "see `pdlink keys --help`")}, c
+	case c.Store == nil && errors.Is(exposed, linkkeys.ErrExposed):
+		return []finding{bad(fmt.Sprintf("%s needs keys, and this host has none", u), "run `pdlink keys init` here, and what it prints on the other host")}, c
+	case c.Store == nil && exposed != nil:
+		return []finding{bad(exposed.Error(), "name a host that this one can look up, or its address")}, c
+	case c.Store == nil:
+		return []finding{good("none are needed for %s", u)}, c
+	}
+	names := make([]string, 0, len(c.Store.Peers()))
+	for _, p := range c.Store.Peers() {
+		names = append(names, p.Name)
+	}
+	found = append(found, good("%s, peers: %s", c.Text(), listText(names)))
+	if c.Encrypt == linkkeys.EncryptOff {
+		found = append(found, doubt("--encrypt off: where the other end says so too, whoever can reach the cable can read and change the data", "leave --encrypt out"))
+	}
+	return found, c
+}
+
+// lookListen looks whether the address can be listened on, or who does.
+func (d *decodeDoctor) lookListen(ctx context.Context) []finding {
+	if d.url.scheme != schemeTCP {
+		return nil
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", d.url.addr)
+	if err == nil {
+		l.Close() //nolint:errcheck // nobody has connected
+		return []finding{good("%s is free", d.url)}
+	}
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		return []finding{bad(fmt.Sprintf("%s: %v", d.url, err), "give --listen an address of this host")}
+	}
+	c, err := d.url.open(linkOptions{keys: d.keys}).Dial(ctx, d.url.addr)
+	if err == nil {
+		c.Close() //nolint:errcheck // nothing was sent
+	}
+	// With keys the one that runs here does not accept itself as a peer, and says so.
+	if err == nil || linkkeys.Refused(err) || errors.Is(err, tcp.ErrTurnedAway) || errors.Is(err, transport.ErrInsecure) {
+		return []finding{good("%s is in use by a pdlink that runs", d.url)}
+	}
+	return []finding{bad(fmt.Sprintf("%s is in use by something else (%v)", d.url, err), "stop that, or give --listen another port")}
+}
+
+// lookFront looks whether clients' address can be listened on, or who does.
+func (d *decodeDoctor) lookFront(ctx context.Context) []finding {
+	if d.f.door.url == nil {
+		return nil
+	}
+	addr := d.f.door.addr
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+	if err == nil {
+		l.Close() //nolint:errcheck // nobody has connected
+		return []finding{good("%s is free", addr)}
+	}
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		return []finding{bad(fmt.Sprintf("%s: %v", addr, err), "give --front an address of this host")}
+	}
+	if status, body, _, err := fetch(ctx, http.MethodGet, "http://"+addr+"/pdlink/metrics", "", nil); err == nil && status == http.StatusOK && strings.Contains(string(body), "pdlink_requests_total") {
+		return []finding{good("%s is in use by a pdlink decode that runs", addr)}
+	}
+	return []finding{bad(addr+" is in use by something else", "stop that, or give --front another port")}
+}
+
+// lookDecoder looks whether the decoder answers, and takes the key.
+func (d *decodeDoctor) lookDecoder(ctx context.Context) []finding {
+	if d.f.door.url == nil {
+		return nil
+	}
+	c := newDecoderClient(d.f.door.url)
+	status, err := c.models(ctx)
+	switch {
+	case err != nil:
+		return []finding{bad(fmt.Sprintf("%s does not answer: %v", d.f.door.url, err), "start it, or name its address with --decoder")}
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+		why := "it wants an API key"
+		if c.key != "" {
+			why = "it refuses the API key of $" + decoderKeyEnv
+		}
+		return []finding{bad(fmt.Sprintf("%s answers: %s", d.f.door.url, why), "set $"+decoderKeyEnv+" to the decoder's API key, to have the rest looked at")}
+	case status != http.StatusOK:
+		return []finding{bad(fmt.Sprintf("%s answers %d to /v1/models", d.f.door.url, status), "name the address of oMLX's own API with --decoder")}
+	}
+	d.decoder = c
+	return []finding{good("%s answers", d.f.door.url)}
+}
+
+// lookPlugin looks at the plug-in: that it is there, and what it can plan.
+func (d *decodeDoctor) lookPlugin(ctx context.Context) []finding {
+	if d.decoder == nil {
+		return nil
+	}
+	info, err := d.decoder.info(ctx, "")
+	if err != nil {
+		return []finding{bad(err.Error(), "`pip install pdlink-omlx` into the decoder's environment, start it again, and look with `python -m pdlink_omlx check`")}
+	}
+	d.info = info
+	found := []finding{good("pdlink-omlx %s in oMLX %s (MLX %s, mlx-lm %s)", info.Plugin, info.Decoder["omlx"], info.Decoder["mlx"], info.Decoder["mlx_lm"])}
+	var paths []string
+	for path, why := range info.Plans {
+		if why != "" {
+			paths = append(paths, path+": "+why)
+		}
+	}
+	if slices.Sort(paths); len(paths) > 0 {
+		what := doubt("requests of these paths are not bridged: "+strings.Join(paths, "; "), "update pdlink-omlx to a release that knows this decoder")
+		if len(paths) == len(info.Plans) {
+			what.Level = levelFail
+		}
+		found = append(found, what)
+	}
+	return found
+}
+
+// lookModels looks which models are loaded, and loads the one that is asked for.
+func (d *decodeDoctor) lookModels(ctx context.Context) []finding {
+	if d.info == nil {
+		return nil
+	}
+	var found []finding
+	if d.load != "" {
+		if err := d.decoder.load(ctx, d.load); err != nil {
+			found = append(found, bad(fmt.Sprintf("%s cannot be loaded: %v", d.load, err), "see the decoder's log"))
+		} else if info, err := d.decoder.info(ctx, ""); err == nil {
+			d.info = info
+		}
+	}
+	var loaded, others []string
+	for _, m := range d.info.Models {
+		if m.Loaded {
+			loaded = append(loaded, m.ID)
+		} else {
+			others = append(others, m.ID)
+		}
+	}
+	if len(loaded) == 0 && d.load == "" {
+		return append(found, doubt(fmt.Sprintf("none is loaded (there are %s), so blocks, facts and store are not looked at", listText(others)),
+			"send the decoder a request, or give --load ID"))
+	}
+	for _, id := range loaded {
+		info, err := d.decoder.info(ctx, id)
+		if err != nil {
+			found = append(found, bad(fmt.Sprintf("%s: %v", id, err), cureOf(err)))
+			continue
+		}
+		d.models = append(d.models, info.Model)
+		found = append(found, good("%s is loaded: blocks of %d tokens, %s each, format %s", id, info.Model.BlockTokens, bytesText(uint64(info.Model.BlockBytes)), info.Model.Format))
+	}
+	return found
+}
+
+// lookCanary proves that this program writes what the decoder does.
+func (d *decodeDoctor) lookCanary(context.Context) (found []finding) {
+	for _, m := range d.models {
+		spec, err := m.Native.Spec()
+		if err == nil {
+			_, err = omlx.NewLayout(spec)
+		}
+		if err != nil {
+			found = append(found, bad(fmt.Sprintf("%s: %v", m.ID, err), "nothing is bridged for it: update pdlink to a release that knows this decoder's blocks"))
+			continue
+		}
+		found = append(found, good("%s: a block of the decoder's own is what pdlink writes, byte for byte", m.ID))
+	}
+	return found
+}
+
+// lookFacts looks whether the decoder can say what its models are.
+func (d *decodeDoctor) lookFacts(context.Context) (found []finding) {
+	for _, m := range d.models {
+		f := m.Told()
+		if len(f.Unknown) == 0 {
+			found = append(found, good("%s: %d tensors, rotations of %d layers: %s", m.ID, len(f.Tensors), len(f.Rope), factsText(f)))
+			continue
+		}
+		found = append(found, doubt(fmt.Sprintf("%s: not all is known of what it is (%s)", m.ID, silenceText(f)),
+			"update pdlink-omlx; until then prefill hosts may be refused, or taken unseen with --allow-unknown"))
+	}
+	return found
+}
+
+// silenceText is why not all is known of a model.
+func silenceText(f *facts.Facts) string {
+	words := make([]string, 0, len(f.Unknown))
+	for field, why := range f.Unknown {
+		words = append(words, strings.TrimPrefix(field+": "+why, ": "))
+	}
+	slices.Sort(words)
+	return strings.Join(words, "; ")
+}
+
+// factsText is a model in a few words.
+func factsText(f *facts.Facts) string {
+	return fmt.Sprintf("%d layers of %s, %d key/value heads of %d, %s", f.Layers, f.Kind, f.KVHeads, f.HeadDim, f.DType)
+}
+
+// lookClock compares this host's clock with the decoder's word for it: they are one,
+// unless the decoder is somewhere else, where its store cannot be written.
+func (d *decodeDoctor) lookClock(ctx context.Context) []finding {
+	if d.decoder == nil {
+		return nil
+	}
+	began := time.Now()
+	_, _, header, err := fetch(ctx, http.MethodGet, d.decoder.url("v1", "models"), d.decoder.key, nil)
+	if err != nil {
+		return nil
+	}
+	then, err := http.ParseTime(header.Get("Date"))
+	if err != nil {
+		return nil
+	}
+	if off := time.Until(then).Abs(); off > time.Since(began)+clockSlack {
+		return []finding{doubt(fmt.Sprintf("the decoder's clock and this host's are %v apart: is it another host?", off.Round(time.Second)),
+			"run pdlink decode on the decoder's host")}
+	}
+	return []finding{good("as the decoder's, to the second")}
+}
+
+// clockSlack is how far clocks may be apart: an HTTP date has no fractions, and nothing
+// but the reading of logs depends on more.
+const clockSlack = 2 * time.Second

@@ -1,0 +1,14 @@
+//go:build !linux
+
+package main
+
+import "net"
+
+// linkSpeed is an interface's speed: not known here.
+func linkSpeed(string) (mbit int, known bool) { return 0, false }
+
+// pathMTU is what the kernel knows of a connection's way: nothing here.
+func pathMTU(net.Conn) int { return 0 }
+
+// lockLimits looks whether memory may be locked: not known here.
+func lockLimits(int64) []finding { return nil }

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"pdlink/bridge/prefill/calls"
+	"pdlink/transport"
+)
+
+// maxNote bounds the file beside exported weights.
+const maxNote = 1 << 20
+
+// noteFindings holds a file of weights against what was noted when it was exported.
+func noteFindings(weights string) []finding {
+	note := strings.TrimSuffix(weights, filepath.Ext(weights)) + ".json"
+	b, err := readLimited(note, maxNote)
+	if err != nil {
+		return []finding{doubt(fmt.Sprintf("%s is not there, so the file cannot be held against what was exported", note), "copy it along with the weights")}
+	}
+	var said struct {
+		SHA256 string `json:"sha256"`
+	}
+	if err := json.Unmarshal(b, &said); err != nil || len(said.SHA256) != 2*sha256.Size {
+		return []finding{doubt(note+" has no sha256", "export the weights again: `pdlink-vllm weights export`")}
+	}
+	f, err := os.Open(weights)
+	if err != nil {
+		return []finding{bad(err.Error(), "let this user read it")}
+	}
+	defer f.Close() //nolint:errcheck // it was read
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return []finding{bad(err.Error(), "copy the weights again")}
+	}
+	if got := hex.EncodeToString(h.Sum(nil)); got != said.SHA256 {
+		return []finding{bad(fmt.Sprintf("%s is not the file that was exported: sha256 %s, noted %s", weights, got[:16], said.SHA256[:16]), "copy it again, with its .json")}
+	}
+	return []finding{good("it is the file that was exported, sha256 %s", said.SHA256[:16])}
+}
+
+// readLimited reads a small file.
+func readLimited(path string, limit int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // it is read
+	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(b)) > limit {
+		err = fmt.Errorf("%s has more than %d bytes", path, limit)
+	}
+	return b, err
+}
+
+// lookMatch asks the decode host what it makes of this one.
+func (d *prefillDoctor) lookMatch(ctx context.Context) []finding {
+	if d.conn == nil {
+		return nil
+	}
+	o, err := d.ask(ctx)
+	switch {
+	case errors.Is(err, transport.ErrRefused):
+		return []finding{doubt(fmt.Sprintf("the decode host does not say what it makes of this one: %v", err),
+			"start `pdlink decode` there with --decoder, of the same release as here")}
+	case err != nil:
+		return []finding{bad(fmt.Sprintf("the decode host was asked and does not answer: %v", err), "see the log of `pdlink decode`")}
+	}
+	d.seen = &o
+	if d.loaded == nil {
+		return []finding{doubt("what the engine has loaded is not known here, so nothing was compared", "stop pdlink prefill while doctor looks, or read the log of `pdlink decode`")}
+	}
+	var found []finding
+	for _, model := range d.models {
+		m := o.Models[model]
+		switch {
+		case !m.Known && len(d.f.mapped) > 0 && d.f.mapped[model] == "": // the engine's own name of what another id means
+		case !m.Known:
+			found = append(found, doubt(fmt.Sprintf("%s: the decoder has not loaded a model of this id, or wants an API key to say what it is", model),
+				"name the decoder's id with --model DECODER=ENGINE; load it there; set $"+decoderKeyEnv+" for pdlink decode"))
+		case m.Refused != "":
+			found = append(found, bad(fmt.Sprintf("%s is not the decoder's model: %s", model, m.Refused), "load the same checkpoint at both ends, and look at its rope_scaling and --dtype"))
+		case len(m.Findings) > 0:
+			found = append(found, doubt(fmt.Sprintf("%s is the decoder's model as far as both ends tell: %s", model, strings.Join(m.Findings, "; ")), "see the reason behind each"))
+		default:
+			found = append(found, good("%s is the decoder's model, in everything that is compared", model))
+		}
+	}
+	return found
+}
+
+// ask opens a probe and returns the answer.
+func (d *prefillDoctor) ask(ctx context.Context) (o calls.Opinion, err error) {
+	h := calls.Host{Name: d.f.name, Models: d.models}
+	if d.loaded != nil {
+		doc := *d.loaded
+		doc.Projection, doc.Text = d.made, d.text
+		if h.Facts, err = doc.Encode(); err != nil {
+			return o, err
+		}
+	}
+	meta, err := h.Encode()
+	if err != nil {
+		return o, err
+	}
+	began := time.Now()
+	out, err := d.conn.Open(ctx, transport.Request{ID: transport.NewID(), Kind: calls.KindProbe, Replayable: true, Meta: meta})
+	if err != nil {
+		return o, err
+	}
+	d.way = time.Since(began)
+	defer out.Cancel("that is all")
+	if o, err = calls.ParseOpinion(out.Answer()); err == nil {
+		d.off = o.Time().Sub(began.Add(d.way / 2))
+	}
+	return o, err
+}
+
+// lookClock compares the two hosts' clocks.
+func (d *prefillDoctor) lookClock(context.Context) []finding {
+	if d.seen == nil {
+		return nil
+	}
+	text := fmt.Sprintf("the decode host's is %v ahead of this one's, to %v", d.off.Round(time.Millisecond), (d.way / 2).Round(time.Millisecond))
+	if d.off.Abs() > clockSlack+d.way {
+		return []finding{doubt(text, "set both by NTP: logs of the two hosts cannot be read together")}
+	}
+	return []finding{good("%s", text)}
+}

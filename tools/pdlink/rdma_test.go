@@ -1,0 +1,76 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"pdlink/bridge"
+)
+
+// noDevice is a device that no host has, so that these tests end alike on all hosts.
+const noDevice = "?device=no-such-device"
+
+func TestRDMAURLs(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		want linkURL
+		says string
+	}{
+		{text: "rdma://10.0.0.5:7411", want: linkURL{scheme: "rdma", addr: "10.0.0.5:7411"}},
+		{text: "RDMA://h:1/?device=mlx5_0:2&fallback=no", want: linkURL{scheme: "rdma", addr: "h:1", device: "mlx5_0:2", only: true}},
+		{text: "rdma://h:1?fallback=yes", want: linkURL{scheme: "rdma", addr: "h:1"}},
+		{text: "rdma://h", says: "want rdma://host:port"},
+		{text: "rdma://h:1?gid=3", says: "want device=NAME"},
+		{text: "rdma://h:1?device=", says: "want device=NAME"},
+		{text: "rdma://h:1?fallback=maybe", says: "want device=NAME"},
+		{text: "rdma://h:1?%zz", says: "invalid URL escape"},
+	} {
+		got, err := parseLink(c.text)
+		if c.says != "" {
+			if err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%s: %v, want an error that says %q", c.text, err, c.says)
+			}
+			continue
+		}
+		if err != nil || got != c.want {
+			t.Errorf("%s: %+v, %v", c.text, got, err)
+		}
+		if again, err := parseLink(got.String()); err != nil || again != got {
+			t.Errorf("%s is written %s, which reads %+v, %v", c.text, got, again, err)
+		}
+	}
+}
+
+// TestWithoutRDMA: a host that cannot do RDMA says why in one line, and fails.
+func TestWithoutRDMA(t *testing.T) {
+	url := "rdma://127.0.0.1:0" + noDevice
+	for _, args := range [][]string{
+		{"decode", "--listen", url, "--store", t.TempDir()},
+		{"replay", "bundled:kv-qwen3", "--to", "rdma://127.0.0.1:1" + noDevice},
+		{"replay", "bundled:kv-qwen3", "--to", "rdma://127.0.0.1:1" + noDevice, "--to", "tcp://127.0.0.1:1", "--require", "rdma"},
+	} {
+		status, out, errOut := cli(t, args...)
+		var said []string
+		for _, line := range strings.Split(strings.TrimSpace(errOut), "\n") {
+			if strings.Contains(line, "link unavailable") {
+				said = append(said, line)
+			}
+		}
+		if status == exitOK || out != "" || len(said) == 0 || strings.Count(errOut, "link unavailable") > 2 {
+			t.Errorf("%v: status %d, said %q and %q", args, status, out, errOut)
+		}
+	}
+}
+
+// TestFallbackFromRDMA: where another way is allowed it is taken, and the result says
+// why.
+func TestFallbackFromRDMA(t *testing.T) {
+	r := startReceiver(t, t.TempDir())
+	res := replayJSON(t, exitOK, "bundled:kv-qwen3", "--to", "rdma://"+r.addr+noDevice, "--to", "tcp://"+r.addr)
+	if res.State != bridge.Complete || len(res.Links) != 1 || res.Links[0].Link != "tcp" || len(res.Routes) != 2 {
+		t.Fatalf("%+v", res)
+	}
+	if v := res.Routes[0]; v.Route != "rdma" || v.Connects != 0 || !strings.Contains(v.Reason, "link unavailable") {
+		t.Errorf("routes %+v", res.Routes)
+	}
+}
