@@ -170,7 +170,7 @@ func (c *Courier) close(reason string) {
 		if c.lease != nil {
 			c.lease.Release()
 		}
-		c.saved.Release()
+		c.saved.Close() // a connection that is not the courier's alone may save more
 	}
 	c.unlock()
 	c.watches.Wait()

@@ -88,6 +88,16 @@ func Chain(model string, blockTokens int, tokens []uint32, extra []string) []Has
 	return out
 }
 
+// tailKey is the extra key of a prompt's last, unfinished block: its hash is never
+// that of a whole one.
+const tailKey = "omlx-tail-v1"
+
+// TailHash is the hash of the tokens behind the last whole block of a prompt, whose
+// hash is parent.
+func TailHash(model string, parent Hash, tokens []uint32) Hash {
+	return newChain(model, []string{tailKey}).next(&parent, tokens)
+}
+
 // chain hashes the blocks of one prompt and reuses its buffers.
 type chain struct {
 	digest hash.Hash

@@ -50,6 +50,9 @@ func TestHashVectors(t *testing.T) {
 	if len(blocks) != 2 || blocks[1].String() != "d6d11be458049371d672d7abec2972dee299d4e79c1dadc30e85611958e951f2" {
 		t.Errorf("chain of 5,000 tokens: %v", blocks)
 	}
+	if h := TailHash(ds, blocks[1], []uint32{7, 8, 9}); h.String() != "e09106c9b3e5a8196ab0beb60f3b5cc20741882e346abd42899c69455c2d0d4c" {
+		t.Errorf("hash of a tail: %s", h)
+	}
 	if Chain(ds, 0, span(0, 5), nil) != nil {
 		t.Error("blocks of no tokens")
 	}

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"slices"
 
+	"pdlink/bridge/facts"
 	"pdlink/bridge/omlx"
 )
 
@@ -47,13 +48,22 @@ type Plan struct {
 	Model       string      `json:"model"`        // the API's id
 	HashModel   string      `json:"hash_model"`   // the id in hashes and metadata
 	Layout      string      `json:"layout"`       // names what blocks look like; see Info
+	Facts       string      `json:"facts"`        // names what the loaded model is; see ModelInfo
 	Tokens      int         `json:"tokens"`       // of the whole prompt
 	BlockTokens int         `json:"block_tokens"` // of a block
 	Blocks      int         `json:"blocks"`       // worth having: at least one token stays uncovered
 	Present     int         `json:"present"`      // of those, from the first, that the decoder holds
 	Bytes       int64       `json:"bytes"`        // of files, reserved for the others
 	Hashes      []omlx.Hash `json:"hashes"`       // of the blocks, in order
-	IDs         packedIDs   `json:"ids"`          // of the tokens of those blocks
+	Tail        *Tail       `json:"tail"`         // what lies behind those blocks; nil: it is not asked for, or none can be had
+	IDs         packedIDs   `json:"ids"`          // of the tokens of those blocks and the tail; none where all are present
+}
+
+// Tail is the tokens between a prompt's last whole block and its last token, whose
+// rows come as a block that is filled up with zeros.
+type Tail struct {
+	Tokens int       `json:"tokens"`
+	Hash   omlx.Hash `json:"hash"`
 }
 
 // packedIDs are token ids as base64 of little-endian unsigned 32-bit numbers.
@@ -78,8 +88,9 @@ func (p *packedIDs) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// ParsePlan reads and verifies the answer to a plan call, hashes included. Unknown
-// fields are skipped. The result keeps no reference to data.
+// ParsePlan reads and verifies the answer to a plan call: the hashes too, unless all
+// blocks are present, when nothing will be made of them. Unknown fields are skipped.
+// The result keeps no reference to data.
 //
 // The error is ErrAnswer with the reason.
 func ParsePlan(data []byte) (*Plan, error) {
@@ -88,15 +99,22 @@ func ParsePlan(data []byte) (*Plan, error) {
 		return nil, fmt.Errorf("%w: plan: %w", ErrAnswer, err)
 	}
 	switch {
-	case p.Model == "" || len(p.Model) > maxText || p.HashModel == "" || len(p.HashModel) > maxText || p.Layout == "" || len(p.Layout) > maxText:
-		return nil, fmt.Errorf("%w: plan: model, hash_model or layout is no text of 1 to %d bytes", ErrAnswer, maxText)
+	case p.Model == "" || len(p.Model) > maxText || p.HashModel == "" || len(p.HashModel) > maxText || p.Layout == "" || len(p.Layout) > maxText ||
+		len(p.Facts) > maxText:
+		return nil, fmt.Errorf("%w: plan: model, hash_model, layout or facts is no text of 1 to %d bytes", ErrAnswer, maxText)
 	case p.BlockTokens < 1 || p.BlockTokens > maxTokens || p.Blocks > maxTokens || p.Tokens < 0 || p.Blocks < 0 || p.Present < 0 || p.Present > p.Blocks:
 		return nil, fmt.Errorf("%w: plan: %d tokens, blocks of %d, %d of %d present", ErrAnswer, p.Tokens, p.BlockTokens, p.Present, p.Blocks)
-	case len(p.Hashes) != p.Blocks || len(p.IDs) != p.Blocks*p.BlockTokens:
+	case p.Tail != nil && (p.Present == p.Blocks || p.Tail.Tokens < 1 || p.Tail.Tokens >= p.BlockTokens || p.covers() != p.Tokens-1):
+		return nil, fmt.Errorf("%w: plan: a tail of %d tokens behind %d of %d blocks of %d, of %d tokens",
+			ErrAnswer, p.Tail.Tokens, p.Present, p.Blocks, p.BlockTokens, p.Tokens)
+	case len(p.Hashes) != p.Blocks || len(p.IDs) != p.covers() && (len(p.IDs) > 0 || p.Present < p.Blocks):
 		return nil, fmt.Errorf("%w: plan: %d hashes and %d ids for %d blocks of %d tokens",
 			ErrAnswer, len(p.Hashes), len(p.IDs), p.Blocks, p.BlockTokens)
-	case p.Blocks > 0 && len(p.IDs) >= p.Tokens:
-		return nil, fmt.Errorf("%w: plan: blocks cover %d of %d tokens, one must stay", ErrAnswer, len(p.IDs), p.Tokens)
+	case p.Blocks > 0 && p.Blocks*p.BlockTokens >= p.Tokens:
+		return nil, fmt.Errorf("%w: plan: blocks cover %d of %d tokens, one must stay", ErrAnswer, p.Blocks*p.BlockTokens, p.Tokens)
+	}
+	if p.Present == p.Blocks {
+		return &p, nil
 	}
 	own := omlx.Chain(p.HashModel, p.BlockTokens, p.IDs, nil)
 	for k, h := range own {
@@ -104,7 +122,21 @@ func ParsePlan(data []byte) (*Plan, error) {
 			return nil, fmt.Errorf("%w: plan: block %d has hash %s, its tokens give %s", ErrAnswer, k, p.Hashes[k], h)
 		}
 	}
+	if p.Tail != nil {
+		if h := omlx.TailHash(p.HashModel, own[p.Blocks-1], p.IDs[p.Blocks*p.BlockTokens:]); h != p.Tail.Hash {
+			return nil, fmt.Errorf("%w: plan: the tail has hash %s, its tokens give %s", ErrAnswer, p.Tail.Hash, h)
+		}
+	}
 	return &p, nil
+}
+
+// covers is the tokens of the blocks and of the tail.
+func (p *Plan) covers() int {
+	n := p.Blocks * p.BlockTokens
+	if p.Tail != nil {
+		n += p.Tail.Tokens
+	}
+	return n
 }
 
 // Transfer returns the plan as it travels: the layout and the hashes, without the
@@ -117,6 +149,9 @@ func (p *Plan) Transfer(spec omlx.Spec) (*omlx.Plan, error) {
 			ErrAnswer, p.HashModel, p.BlockTokens, spec.Model, spec.BlockTokens)
 	}
 	out := &omlx.Plan{Spec: spec, Hashes: slices.Clone(p.Hashes)}
+	if p.Tail != nil {
+		out.Hashes = append(out.Hashes, p.Tail.Hash)
+	}
 	if _, err := out.Check(); err != nil {
 		return nil, err
 	}
@@ -144,6 +179,23 @@ type ModelInfo struct {
 	HashModel string `json:"hash_model"`
 	Layout    string `json:"layout"`
 	Native    Native `json:"native"`
+
+	// Facts is a document of package facts; nil: it is not told. Told reads it.
+	Facts json.RawMessage `json:"facts"`
+}
+
+// Told is what the plug-in says of the loaded model. Where it says nothing that can be
+// read, that is what the result says.
+func (m *ModelInfo) Told() *facts.Facts {
+	f := &facts.Facts{Version: facts.Version}
+	if len(m.Facts) == 0 {
+		f.Unknown = map[string]string{"": "its plug-in does not tell: update pdlink-omlx"}
+	} else if got, err := facts.Parse(m.Facts); err == nil {
+		f = got
+	} else {
+		f.Unknown = map[string]string{"": err.Error()}
+	}
+	return f
 }
 
 // ParseInfo reads the answer to an info call with a model. Unknown fields are
@@ -165,27 +217,32 @@ func ParseInfo(data []byte) (*Info, error) {
 // AdoptCall is the body of an adopt call.
 type AdoptCall struct {
 	Model  string      `json:"model"`
-	Hashes []omlx.Hash `json:"hashes"` // from the first block of the prompt
+	First  int         `json:"first,omitempty"` // number of the first hash's block; the decoder has those before it
+	Hashes []omlx.Hash `json:"hashes"`          // from that block of the prompt on
+	Tail   *omlx.Hash  `json:"tail,omitempty"`  // of what is behind these, the prompt's last blocks; nil: nothing
 }
 
 // Adoption is the answer to an adopt call.
 type Adoption struct {
-	Blocks  int               `json:"blocks"`  // usable, from the first on
+	Blocks  int               `json:"blocks"`  // usable, from the prompt's first on
+	Tail    int               `json:"tail"`    // tokens behind all of them that are usable too
 	Reason  string            `json:"reason"`  // why it is not all of them
 	Adopted []omlx.Hash       `json:"adopted"` // new to the decoder
 	Known   []omlx.Hash       `json:"known"`   // not new
 	Refused map[string]string `json:"refused"` // reason by hash
 }
 
-// ParseAdoption reads the answer to an adopt call of so many hashes. The error is
-// ErrAnswer with the reason.
-func ParseAdoption(data []byte, hashes int) (*Adoption, error) {
+// ParseAdoption reads the answer to an adopt call. The error is ErrAnswer with the
+// reason.
+func ParseAdoption(data []byte, call AdoptCall) (*Adoption, error) {
 	var a Adoption
 	if err := json.Unmarshal(data, &a); err != nil {
 		return nil, fmt.Errorf("%w: adoption: %w", ErrAnswer, err)
 	}
-	if a.Blocks < 0 || a.Blocks > hashes {
-		return nil, fmt.Errorf("%w: adoption: %d of %d blocks", ErrAnswer, a.Blocks, hashes)
+	if end := call.First + len(call.Hashes); a.Blocks < call.First || a.Blocks > end {
+		return nil, fmt.Errorf("%w: adoption: %d blocks of %d to %d", ErrAnswer, a.Blocks, call.First, end)
+	} else if a.Tail < 0 || a.Tail > 0 && (call.Tail == nil || a.Blocks < end) {
+		return nil, fmt.Errorf("%w: adoption: a tail of %d tokens behind %d of %d blocks", ErrAnswer, a.Tail, a.Blocks, end)
 	}
 	a.Reason = clip(a.Reason)
 	return &a, nil

@@ -92,7 +92,7 @@ func TestExamples(t *testing.T) {
 	if size := int64(len(head)) + l.DataLen(0); p.Bytes != 4*size {
 		t.Errorf("the plan reserves %d bytes for four files of %d", p.Bytes, size)
 	}
-	a, err := ParseAdoption(example(t, "adoption.json"), 4)
+	a, err := ParseAdoption(example(t, "adoption.json"), AdoptCall{Hashes: p.Hashes[:4]})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,13 +167,98 @@ func TestInfoRefused(t *testing.T) {
 	}
 }
 
+// The plan of the example with the tail that its 24 tokens have: 3 behind 5 blocks of 4.
+func tailed(t *testing.T, change func(m map[string]any)) (*Plan, error) {
+	t.Helper()
+	var m map[string]any
+	if err := json.Unmarshal(example(t, "plan.json"), &m); err != nil {
+		t.Fatal(err)
+	}
+	text := []byte("a prompt of a few blocks")
+	ids := make([]uint32, 23)
+	packed := make([]byte, 0, 4*len(ids))
+	for i := range ids {
+		ids[i] = uint32(text[i])
+		packed = binary.LittleEndian.AppendUint32(packed, ids[i])
+	}
+	own := omlx.Chain("tiny", 4, ids, nil)
+	m["ids"] = base64.StdEncoding.EncodeToString(packed)
+	m["tail"] = map[string]any{"tokens": 3, "hash": omlx.TailHash("tiny", own[4], ids[20:])}
+	change(m)
+	data, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ParsePlan(data)
+}
+
+func TestPlanWithTail(t *testing.T) {
+	p, err := tailed(t, func(map[string]any) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := ParseInfo(example(t, "info.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := info.Model.Native.Spec()
+	if err != nil {
+		t.Fatal(err)
+	}
+	transfer, err := p.Transfer(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Tail.Tokens != 3 || len(transfer.Hashes) != 6 || transfer.Hashes[5] != p.Tail.Hash || len(p.Signed()) != 23 {
+		t.Errorf("tail %+v, %d hashes, %d ids", p.Tail, len(transfer.Hashes), len(p.Signed()))
+	}
+	for name, change := range map[string]func(m map[string]any){
+		"longer":          func(m map[string]any) { m["tail"].(map[string]any)["tokens"] = 4 },
+		"shorter":         func(m map[string]any) { m["tail"].(map[string]any)["tokens"] = 2 },
+		"none of it":      func(m map[string]any) { m["tail"].(map[string]any)["tokens"] = 0 },
+		"another hash":    func(m map[string]any) { m["tail"].(map[string]any)["hash"] = p.Hashes[0] },
+		"blocks are here": func(m map[string]any) { m["present"] = 5 },
+		"no ids of it":    func(m map[string]any) { m["ids"] = base64.StdEncoding.EncodeToString(make([]byte, 80)) },
+	} {
+		if _, err := tailed(t, change); !errors.Is(err, ErrAnswer) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestAdoptionOfTail(t *testing.T) {
+	hash := omlx.Hash{1}
+	whole := AdoptCall{Hashes: make([]omlx.Hash, 3), Tail: &hash}
+	for text, c := range map[string]struct {
+		call AdoptCall
+		good bool
+	}{
+		`{"blocks":3,"tail":2}`:  {whole, true},
+		`{"blocks":3}`:           {whole, true},
+		`{"blocks":2,"tail":2}`:  {whole, false},
+		`{"blocks":3,"tail":-1}`: {whole, false},
+		`{"blocks":3,"tail":1}`:  {AdoptCall{Hashes: whole.Hashes}, false},
+	} {
+		if a, err := ParseAdoption([]byte(text), c.call); (err == nil) != c.good || err == nil && a.Blocks != 3 {
+			t.Errorf("%s: %+v, %v", text, a, err)
+		}
+	}
+}
+
 func TestAdoptionRefused(t *testing.T) {
+	call := AdoptCall{Hashes: make([]omlx.Hash, 4)}
 	for _, data := range [][]byte{[]byte("{"), edited(t, "adoption.json", -1, "blocks"), edited(t, "adoption.json", 5, "blocks")} {
-		if _, err := ParseAdoption(data, 4); !errors.Is(err, ErrAnswer) {
+		if _, err := ParseAdoption(data, call); !errors.Is(err, ErrAnswer) {
 			t.Errorf("%.60s: %v", data, err)
 		}
 	}
-	a, err := ParseAdoption(edited(t, "adoption.json", strings.Repeat("é", maxReason), "reason"), 4)
+	for first, good := range map[int]bool{0: true, 3: true, 4: false} {
+		later := AdoptCall{First: first, Hashes: call.Hashes}
+		if _, err := ParseAdoption(example(t, "adoption.json"), later); (err == nil) != good {
+			t.Errorf("3 blocks of 4 from block %d on: %v", first, err)
+		}
+	}
+	a, err := ParseAdoption(edited(t, "adoption.json", strings.Repeat("é", maxReason), "reason"), call)
 	if err != nil || len(a.Reason) > maxReason+4 {
 		t.Errorf("a long reason: %d bytes, %v", len(a.Reason), err)
 	}

@@ -41,27 +41,34 @@ class Outcome:
 
 
 async def adopt(live: seam.Live, native: Native, chain: Sequence[bytes], first: int = 0) -> Outcome:
-    """Adopt a chain's blocks in order, from number `first` on (those before it are known), until one is refused."""
+    """Adopt blocks of a prompt in order, until one is refused: `chain` from the prompt's block number `first` on.
+
+    Those before `first` are taken for granted.
+    """
     out = Outcome(blocks=first)
     loop = asyncio.get_running_loop()
-    await asyncio.to_thread(space.touch, live, list(chain))
-    for begin in range(first, len(chain), params.EXECUTOR_BATCH):
+    known = await asyncio.to_thread(_known, live, chain)
+    out.known += chain[:known]
+    out.blocks += known
+    for begin in range(known, len(chain), params.EXECUTOR_BATCH):
         batch = list(chain[begin : begin + params.EXECUTOR_BATCH])
-        faults = await asyncio.to_thread(_faults, live, native, batch, begin)
-        if all(f == "" for f in faults):
-            out.known += batch
-            out.blocks += len(batch)
-            continue
+        faults = await asyncio.to_thread(_faults, live, native, batch, first + begin)
         await loop.run_in_executor(live.executor, _index, live, batch, faults, out)
         if out.refused:
             for digest in chain[begin + len(batch) :]:
                 out.refused[digest] = BEHIND
             break
-    held = await asyncio.to_thread(_held, live, chain[: out.blocks])
+    held = first + await asyncio.to_thread(_held, live, chain[: out.blocks - first])
     if held < out.blocks:
         out.blocks = held
-        out.refused = {chain[held]: "the decoder evicted it at once: its store is too small", **out.refused}
+        out.refused = {chain[held - first]: "the decoder evicted it at once: its store is too small", **out.refused}
     return out
+
+
+def _known(live: seam.Live, chain: Sequence[bytes]) -> int:
+    """How many blocks from the first of the chain on the decoder has; all that it has are marked as used now."""
+    space.touch(live, chain)
+    return _held(live, chain)
 
 
 def _faults(live: seam.Live, native: Native, batch: list[bytes], begin: int) -> list[str | None]:

@@ -11,10 +11,12 @@ from array import array
 from collections import OrderedDict
 from typing import Any
 
-from . import __version__, adopt, dryrun, params, plan, seam
+from . import __version__, adopt, dryrun, facts, params, plan, rules, seam
+from .adopt import Outcome
 from .canary import Canaries, Native
 from .errors import Refusal
 from .space import Ledger, limit_of
+from .tail import Tails
 
 API = 1
 
@@ -25,8 +27,10 @@ class Endpoints:
     def __init__(self, server: Any) -> None:
         self._server = server
         self._canaries = Canaries()
+        self._facts = facts.Book()
         self._ledgers: dict[str, Ledger] = {}
         self._ours: OrderedDict[bytes, None] = OrderedDict()
+        self._tails = Tails()
         self._watching: asyncio.Task[None] | None = None
 
     def watch(self) -> None:
@@ -38,8 +42,12 @@ class Endpoints:
         while True:
             for model in self._loaded():
                 with contextlib.suppress(Exception):  # whoever asks for the model is told
-                    await self._canaries.get(self._live(model))
+                    await self._learn(self._live(model))
             await asyncio.sleep(params.WATCH_SECONDS)  # nothing here keeps a model alive meanwhile
+
+    async def _learn(self, live: seam.Live) -> facts.Facts:
+        """What the model is; its canary is made on the way."""
+        return await self._facts.get(live, await self._canaries.get(live))
 
     def _loaded(self) -> list[str]:
         with contextlib.suppress(Refusal):
@@ -65,38 +73,57 @@ class Endpoints:
         model = request.query_params.get("model")
         if model is not None:
             live = self._live(model)
-            out["model"] = self._model(live, await self._canaries.get(live))
+            native = await self._canaries.get(live)
+            out["model"] = self._model(live, native)
+            out["model"]["facts"] = (await self._facts.get(live, native)).document
         return out
 
     async def plan(self, request: Any) -> dict[str, Any]:
         """The blocks of a request's prompt."""
         path = request.query_params.get("path", "")
         body = await _body(request)
-        return await plan.plan(self._server, self._canaries, self._ledger, path, body, request)
+        tails = self._tails if request.query_params.get("tail") == "1" else None
+        out = await plan.plan(self._server, self._canaries, self._ledger, path, body, request, tails)
+        out["facts"] = (await self._learn(self._live(out["model"]))).name
+        return out
 
     async def adopt(self, request: Any) -> dict[str, Any]:
         """Index blocks that lie in the store."""
         call = _object(await _body(request))
-        chain = _hashes(call)
+        chain, first, tail = _hashes(call), _first(call), call.get("tail")
+        last = _hash(tail) if tail is not None else None
         live = await seam.load(self._server, _text(call, "model"))
         native = await self._canaries.get(live)
-        out = await adopt.adopt(live, native, chain)
-        ledger = self._ledger(live)
-        await asyncio.to_thread(ledger.wrote, out.size)
+        out = await adopt.adopt(live, native, chain, first)
+        await self._account(live, out)
         if chain:
-            ledger.release(chain[-1].hex())
+            self._ledger(live).release(chain[-1].hex())
         for digest in out.adopted:
             self._ours[digest] = None
             self._ours.move_to_end(digest)
         while len(self._ours) > params.MAX_OURS:
             self._ours.popitem(last=False)
-        return {
+        answer = {
             "blocks": out.blocks,
             "reason": out.reason,
             "adopted": [d.hex() for d in out.adopted],
             "known": [d.hex() for d in out.known],
             "refused": {d.hex(): why for d, why in out.refused.items()},
         }
+        if last is not None and out.blocks == first + len(chain):
+            answer["tail"], why = await asyncio.to_thread(self._tails.load, live, native, last)
+            if why:
+                answer["reason"] = f"the tail of {live.block_tokens} tokens at most: {why}"
+            else:
+                await asyncio.to_thread(self._ledger(live).wrote, rules.size(native, out.blocks))
+        return answer
+
+    async def _account(self, live: seam.Live, out: Outcome) -> None:
+        """Count the bytes of adopted blocks: they were reserved, and now they are there."""
+        if out.adopted:
+            ledger = self._ledger(live)
+            ledger.came(out.adopted, out.size)
+            await asyncio.to_thread(ledger.wrote, out.size)
 
     async def evict(self, request: Any) -> dict[str, Any]:
         """Give blocks of ours back."""
@@ -216,6 +243,13 @@ def _hashes(call: dict[str, Any]) -> list[bytes]:
     if len(set(out)) != len(out):
         raise Refusal("bad-request", "a hash comes twice")
     return out
+
+
+def _first(call: dict[str, Any]) -> int:
+    found = call.get("first", 0)
+    if type(found) is not int or not 0 <= found <= params.MAX_HASHES:
+        raise Refusal("bad-request", f"first is no number of a block up to {params.MAX_HASHES}")
+    return found
 
 
 def _hash(text: Any) -> bytes:

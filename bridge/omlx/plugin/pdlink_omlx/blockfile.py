@@ -7,6 +7,7 @@ import math
 import os
 import struct
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from . import params
 # Bytes of a value, of the types that block files may have.
 SIZES = {"BOOL": 1, "I8": 1, "U8": 1, "BF16": 2, "F16": 2, "I16": 2, "U16": 2, "F32": 4, "I32": 4, "U32": 4}
 SIZES |= {"I64": 8, "U64": 8}
+
+# Where a header's metadata begin; the decoder writes them behind the tensors.
+METADATA = '"__metadata__":'
 
 # Values that are not finite have all bits of the exponent set.
 EXPONENTS = {"BF16": ("<u2", 0x7F80), "F16": ("<u2", 0x7C00), "F32": ("<u4", 0x7F800000)}
@@ -46,6 +50,15 @@ class Header:
     data: int
     size: int
 
+    @cached_property
+    def windows(self) -> list[tuple[str, list[tuple[int, int]]]]:
+        """By dtype, the byte ranges of the data that are sampled, of the types that can have values that are none."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for t in self.tensors.values():
+            if t.dtype in EXPONENTS:
+                found.setdefault(t.dtype, []).extend(_windows(t, SIZES[t.dtype]))
+        return list(found.items())
+
 
 def read(path: Path) -> Header:
     """Read a file's header; every value must lie in the file, one tensor after the other and nothing behind the last.
@@ -53,20 +66,44 @@ def read(path: Path) -> Header:
     Raises Damaged, or OSError where the file cannot be read.
     """
     with path.open("rb") as f:
-        size = os.fstat(f.fileno()).st_size
-        head = f.read(8)
-        if len(head) < 8:
-            raise Damaged(f"{size} bytes are no block file")
-        (length,) = struct.unpack("<Q", head)
-        if length < 2 or length > params.MAX_HEADER or 8 + length > size:
-            raise Damaged(f"a header of {length} bytes in a file of {size}")
-        raw = f.read(length)
+        return read_from(f.fileno())
+
+
+def read_from(fd: int, like: Header | None = None) -> Header:
+    """As read, of an open file. One with the tensors of `like`, which most have, is read the sooner and shares them."""
+    size = os.fstat(fd).st_size
+    head = os.pread(fd, 8, 0)
+    if len(head) < 8:
+        raise Damaged(f"{size} bytes are no block file")
+    (length,) = struct.unpack("<Q", head)
+    if length < 2 or length > params.MAX_HEADER or 8 + length > size:
+        raise Damaged(f"a header of {length} bytes in a file of {size}")
+    raw = os.pread(fd, length, 8)
     try:
         text = raw.decode("utf-8").rstrip(" ")
+        if like is not None and size - 8 - length == like.size - like.data:
+            meta = _alike(text, like)
+            if meta is not None:
+                return Header(text, like.tensors, meta, 8 + length, size)
         parsed = json.loads(text)
     except ValueError as err:
         raise Damaged(f"the header is no JSON: {err}") from err
     return parse(text, parsed, 8 + length, size)
+
+
+def _alike(text: str, like: Header) -> dict[str, str] | None:
+    """The metadata of a header whose tensors are written as those of another one; None for one that must be parsed."""
+    at = like.text.find(METADATA)
+    if at < 0 or text[: at + len(METADATA)] != like.text[: at + len(METADATA)]:
+        return None
+    try:
+        parsed = json.loads("{" + text[at:])
+    except ValueError:
+        return None
+    meta = parsed.pop("__metadata__")
+    if parsed or not isinstance(meta, dict) or not all(isinstance(v, str) for v in meta.values()):
+        return None
+    return meta
 
 
 def parse(text: str, parsed: Any, data: int, size: int) -> Header:
@@ -101,21 +138,29 @@ def _tensor(name: str, entry: Any) -> Tensor:
     return Tensor(dtype, tuple(shape), begin, end)
 
 
-def not_finite(path: Path, header: Header) -> str | None:
-    """The first tensor with NaN or infinity among the sampled values; None when there is none."""
-    with path.open("rb") as f:
-        fd = f.fileno()
-        for name, t in header.tensors.items():
-            if t.dtype not in EXPONENTS:
-                continue
-            kind, mask = EXPONENTS[t.dtype]
-            for begin, length in _windows(t, SIZES[t.dtype]):
-                raw = os.pread(fd, length, header.data + begin)
-                if len(raw) != length:
-                    raise Damaged(f"tensor {name} is cut short")
-                if bool(np.any((np.frombuffer(raw, kind) & mask) == mask)):
-                    return name
+def not_finite(fd: int, header: Header, windows: list[tuple[str, list[tuple[int, int]]]]) -> str | None:
+    """The first tensor with NaN or infinity among the sampled values; None when there is none.
+
+    The windows are those of a header with the same tensors.
+    """
+    for dtype, places in windows:
+        kind, mask = EXPONENTS[dtype]
+        parts = [os.pread(fd, length, header.data + begin) for begin, length in places]
+        for (begin, length), part in zip(places, parts, strict=True):
+            if len(part) != length:
+                raise Damaged(f"tensor {_at(header, begin)} is cut short")
+        if bool(np.any((np.frombuffer(b"".join(parts), kind) & mask) == mask)):
+            return next(
+                _at(header, begin)
+                for (begin, _), part in zip(places, parts, strict=True)
+                if np.any((np.frombuffer(part, kind) & mask) == mask)
+            )
     return None
+
+
+def _at(header: Header, begin: int) -> str:
+    """The tensor that has a byte of the data."""
+    return next(name for name, t in header.tensors.items() if t.begin <= begin < t.end)
 
 
 def _windows(t: Tensor, item: int) -> list[tuple[int, int]]:
@@ -127,9 +172,10 @@ def _windows(t: Tensor, item: int) -> list[tuple[int, int]]:
     return [(t.begin + k * step // item * item, span) for k in range(params.SAMPLE_WINDOWS)]
 
 
-def integers(path: Path, header: Header, name: str) -> list[int]:
+def integers(fd: int, header: Header, name: str) -> list[int]:
     """All values of an I64 tensor."""
     t = header.tensors[name]
-    with path.open("rb") as f:
-        raw = os.pread(f.fileno(), t.end - t.begin, header.data + t.begin)
-    return [int(v) for v in np.frombuffer(raw, "<i8")]
+    raw = os.pread(fd, t.end - t.begin, header.data + t.begin)
+    if len(raw) != t.end - t.begin:
+        raise Damaged(f"tensor {name} is cut short")
+    return [v for (v,) in struct.iter_unpack("<q", raw)]

@@ -150,7 +150,7 @@ def _store(live: seam.Live, store: Any, ids: list[int]) -> None:
     seam.need_call(paged, "set_paged_ssd_cache_manager", what)(store)
     model = seam.need(live.scheduler, "model", what)
     prefix = _twin(live.prefix, what, model=model, paged_cache_manager=paged, paged_ssd_cache_manager=store)
-    with _stream(live):
+    with stream(live):
         caches = _prefill(model, ids)
         extracted, config = extract(caches)
         if not extracted:
@@ -163,7 +163,7 @@ def _store(live: seam.Live, store: Any, ids: list[int]) -> None:
 
 
 @contextlib.contextmanager
-def _stream(live: seam.Live) -> Iterator[None]:
+def stream(live: seam.Live) -> Iterator[None]:
     """The stream that the scheduler's own work runs on, where it has one."""
     mx = importlib.import_module("mlx.core")
     stream = getattr(live.scheduler, "_stream", None)

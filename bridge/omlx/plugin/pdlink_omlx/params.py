@@ -24,6 +24,13 @@ PLAN_ADOPT_WAIT = 2.0
 # Seconds that a plan's space stays reserved when no adoption comes: a long prefill takes minutes.
 RESERVATION_SECONDS = 300.0
 
+# Seconds that a tail's rows stay in memory behind its adoption or use: the request follows at once, and with it those
+# that waited for the same blocks.
+TAIL_SECONDS = 60.0
+
+# Tails that are remembered; rows of one are at most a block's, tens of megabytes.
+MAX_TAILS = 8
+
 # Seconds before a canary that failed is tried again: want of memory passes.
 CANARY_RETRY = 60.0
 
@@ -43,3 +50,7 @@ MAX_OURS = 200_000
 # Settings, read from the environment because an import hook has no command line.
 ENV_DISABLE = "PDLINK_OMLX_DISABLE"
 ENV_DAILY = "PDLINK_OMLX_DAILY_BYTES"
+
+# Ways of quantising whose values bf16 holds exactly: small floats times powers of two, or times e4m3. Affine ones are
+# rounded by whoever exports them, so their hashes say nothing.
+EXACT_MODES = ("mxfp8", "mxfp4", "nvfp4")

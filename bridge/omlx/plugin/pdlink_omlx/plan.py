@@ -11,6 +11,7 @@ from typing import Any
 from . import adopt, dryrun, params, rules, seam
 from .canary import Canaries, Native
 from .space import Ledger
+from .tail import Tails
 
 
 async def plan(
@@ -20,8 +21,12 @@ async def plan(
     path: str,
     body: bytes,
     http_request: Any,
+    tails: Tails | None = None,
 ) -> dict[str, Any]:
-    """The answer of the plan endpoint; a Refusal says why there is none. API.md has the fields."""
+    """The answer of the plan endpoint; a Refusal says why there is none. API.md has the fields.
+
+    With tails, what lies behind the last whole block is planned too, where it can be handed over.
+    """
     prompt = await dryrun.prompt_of(server, path, body, http_request)
     live, size = prompt.live, prompt.live.block_tokens
     native = await canaries.get(live)
@@ -32,10 +37,11 @@ async def plan(
         blocks = params.MAX_HASHES
     chain = await asyncio.to_thread(seam.chain, live, prompt.ids, blocks)
     present = await _present(live, native, ledger, chain)
-    need = sum(rules.size(native, k) for k in range(present, blocks))
+    tail = tails.plan(live, native, prompt.ids, chain) if tails is not None and present < blocks else None
+    need = sum(rules.size(native, k) for k in range(present, blocks + (tail is not None)))
     if need:
         await asyncio.to_thread(ledger.reserve, live, chain[-1].hex(), need, chain, present)
-    return {
+    out: dict[str, Any] = {
         "model": live.model_id,
         "hash_model": live.hash_model,
         "layout": native.layout,
@@ -45,8 +51,11 @@ async def plan(
         "present": present,
         "bytes": need,
         "hashes": [d.hex() for d in chain],
-        "ids": packed(prompt.packed[: blocks * size]),
+        "ids": packed(prompt.packed[: len(prompt.ids) - 1 if tail else blocks * size]) if present < blocks else "",
     }
+    if tail is not None:
+        out["tail"] = {"tokens": tail.tokens, "hash": tail.digest.hex()}
+    return out
 
 
 def packed(ids: Any) -> str:
@@ -69,7 +78,7 @@ async def _present(live: seam.Live, native: Native, ledger: Ledger, chain: list[
         end = present
         while end - present < len(lying) and lying[end - present] == end:
             end += 1
-        work = asyncio.ensure_future(adopt.adopt(live, native, chain[:end], present))
+        work = asyncio.ensure_future(adopt.adopt(live, native, chain[present:end], present))
         done, _ = await asyncio.wait({work}, timeout=params.PLAN_ADOPT_WAIT)
         if not done:
             return present  # it goes on behind the decoder's work; the transfer finds the files as well

@@ -23,14 +23,16 @@ FREE = ("block_hash", "created_at", "layer_meta_states")  # metadata that differ
 def fault(native: Native, path: Path, digest: bytes, index: int) -> str | None:
     """Why the file is not block `index` of a prompt with this hash; None when it is."""
     try:
-        header = blockfile.read(path)
-        return (
-            _identity(header, digest)
-            or _metadata(native.header.meta, header.meta, index, int(native.header.meta["token_count"]))
-            or _tensors(native.header, header, index)
-            or _ranges(path, header, index)
-            or _values(path, header)
-        )
+        with path.open("rb") as f:
+            fd = f.fileno()
+            header = blockfile.read_from(fd, native.header)
+            return (
+                _identity(header, digest)
+                or _metadata(native.header.meta, header.meta, index, int(native.header.meta["token_count"]))
+                or _tensors(native.header, header, index)
+                or _ranges(fd, header, index)
+                or _values(fd, native.header, header)
+            )
     except blockfile.Damaged as err:
         return str(err)
     except FileNotFoundError:
@@ -101,6 +103,8 @@ def _metas(native: list[Any], index: int, tokens: int, types: list[str]) -> list
 
 def _tensors(native: blockfile.Header, header: blockfile.Header, index: int) -> str | None:
     grows = _growing(native)
+    if header.tensors is native.tensors and (index == 0 or not grows):
+        return None
     for name, want in native.tensors.items():
         got = header.tensors.get(name)
         if got is None:
@@ -133,7 +137,7 @@ def _growing(native: blockfile.Header) -> set[str]:
     return {n for n in names if n in native.tensors and n + "_none" not in native.meta}
 
 
-def _ranges(path: Path, header: blockfile.Header, index: int) -> str | None:
+def _ranges(fd: int, header: blockfile.Header, index: int) -> str | None:
     for prefix in _pools(header):
         count = int(header.meta.get(prefix + "_state_count", "0"))
         name = f"{prefix}_state_{count - 1}"
@@ -141,12 +145,13 @@ def _ranges(path: Path, header: blockfile.Header, index: int) -> str | None:
             continue
         rows = header.tensors[prefix + "_state_2"].shape[1]
         want = [index * rows, (index + 1) * rows]
-        got = blockfile.integers(path, header, name)
+        got = blockfile.integers(fd, header, name)
         if got != want:
             return f"tensor {name} says rows {got}, not {want}"
     return None
 
 
-def _values(path: Path, header: blockfile.Header) -> str | None:
-    name = blockfile.not_finite(path, header)
+def _values(fd: int, native: blockfile.Header, header: blockfile.Header) -> str | None:
+    windows = native.windows if header.tensors is native.tensors else header.windows
+    name = blockfile.not_finite(fd, header, windows)
     return None if name is None else f"tensor {name} has values that are not finite"

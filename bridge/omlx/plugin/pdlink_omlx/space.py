@@ -10,11 +10,21 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from . import params, seam
 from .errors import Refusal
+
+
+@dataclass
+class _Reservation:
+    """Bytes of blocks that are to come, which ones, and until when they are waited for."""
+
+    until: float
+    size: int
+    digests: set[bytes]
 
 
 class Ledger:
@@ -25,7 +35,7 @@ class Ledger:
         self._file = store / "pdlink" / "writes.json"  # beside the decoder's folders: its scan looks into 0 to f only
         self._daily = daily
         self._lock = threading.Lock()  # guards the two below
-        self._reserved: dict[str, tuple[float, int]] = {}
+        self._reserved: dict[str, _Reservation] = {}
         self._day, self._written = self._load()
 
     def reserve(self, live: seam.Live, key: str, need: int, chain: Sequence[bytes], present: int) -> None:
@@ -35,14 +45,14 @@ class Ledger:
         """
         with self._lock:
             now = time.monotonic()
-            self._reserved = {k: v for k, v in self._reserved.items() if v[0] > now and k != key}
+            self._reserved = {k: v for k, v in self._reserved.items() if v.until > now and k != key}
             self._roll()
             if self._daily and self._written + need > self._daily:
                 raise Refusal(
                     "budget",
                     f"{self._written} of {self._daily} bytes a day are written, {need} are wanted ({params.ENV_DAILY})",
                 )
-            others = sum(v[1] for v in self._reserved.values())
+            others = sum(v.size for v in self._reserved.values())
             limit = limit_of(live)
             keep = kept(live, chain[:present])
             if limit is not None and keep + others + need > limit:
@@ -50,9 +60,19 @@ class Ledger:
                     "space",
                     f"the store takes {limit} bytes; {need} are wanted, {keep} of the prompt are there, {others} come",
                 )
-            self._reserved[key] = (now + params.RESERVATION_SECONDS, need)
+            self._reserved[key] = _Reservation(now + params.RESERVATION_SECONDS, need, set(chain[present:]))
         touch(live, chain[:present])
         make_room(live, need + others)
+
+    def came(self, digests: Sequence[bytes], size: int) -> None:
+        """Take blocks that are there now out of the reservation that they belong to, which then lasts anew."""
+        with self._lock:
+            for found in self._reserved.values():
+                if digests[0] in found.digests:
+                    found.digests.difference_update(digests)
+                    found.size = max(0, found.size - size)
+                    found.until = time.monotonic() + params.RESERVATION_SECONDS
+                    return
 
     def release(self, key: str) -> None:
         """Give a reservation back."""

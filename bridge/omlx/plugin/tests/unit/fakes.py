@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import fake_model
 import numpy as np
 
 BLOCK = 4
@@ -28,7 +29,8 @@ def compute_block_hash(
     parent: bytes | None, token_ids: list[int], extra_keys: Any = None, model_name: str = ""
 ) -> bytes:
     """The chain hash, as the format defines it."""
-    return hashlib.sha256(model_name.encode() + (parent or b"omlx-root") + str(tuple(token_ids)).encode()).digest()
+    text = str(tuple(token_ids)) + (str(tuple(extra_keys)) if extra_keys else "")
+    return hashlib.sha256(model_name.encode() + (parent or b"omlx-root") + text.encode()).digest()
 
 
 def chain(ids: list[int], blocks: int) -> list[bytes]:
@@ -263,7 +265,7 @@ class Scheduler:
     """The scheduler."""
 
     def __init__(self, store: Path, limit: int) -> None:
-        self.model = lambda tokens, cache: tokens
+        self.model = fake_model.Model()
         self.paged_ssd_cache_manager = Manager(store, limit, expected_model_name=MODEL)
         self.paged_cache_manager = Paged(BLOCK, model_name=MODEL)
         self.block_aware_cache = Prefix(self.model, self.paged_cache_manager, self.paged_ssd_cache_manager)
@@ -426,6 +428,8 @@ def modules() -> dict[str, Any]:
     core.array = lambda x: x  # type: ignore[attr-defined]
     core.eval = lambda *_: None  # type: ignore[attr-defined]
     core.stream = lambda _: contextlib.nullcontext()  # type: ignore[attr-defined]
+    core.new_stream = lambda device: device  # type: ignore[attr-defined]
+    core.cpu, core.float32, core.int32 = "cpu", np.float32, np.int32  # type: ignore[attr-defined]
     cache = types.ModuleType("mlx_lm.models.cache")
     cache.make_prompt_cache = lambda _: [KVCache() for _ in range(LAYERS)]  # type: ignore[attr-defined]
     names = {"mlx": types.ModuleType("mlx"), "mlx.core": core, "mlx_lm": types.ModuleType("mlx_lm")}

@@ -64,7 +64,7 @@ def test_plan(server: fakes.Server, endpoints: Endpoints) -> None:
     assert got["bytes"] == 4 * len(fakes.block(CHAIN[0]))
     assert server.engine._engine.generated == [], "a plan generates"
     assert server.released == server.loads == 1, "what the handler holds is released"
-    assert server.engine._tokenizer.calls == 1, "one tokenisation"
+    assert server.engine._tokenizer.calls == 2, "one tokenisation, and one of the probe text"
     assert server.engine.kept == 1, "what the engine makes once is kept"
 
 
