@@ -129,6 +129,11 @@ bench-store: build ## the block store against raw writes, its tail, read-back, a
 	tools/pdperf/peers/store.sh $(BUILD)/pdlink $(BUILD) 10gbit
 	tools/pdperf/peers/store.sh $(BUILD)/pdlink $(BUILD) lo
 
+.PHONY: bench-front
+bench-front: ## what the front door adds to a warm request, and 64 streams through it against the decoder alone
+	$(GO) test -run '^$$' -bench FrontWarm -benchtime 2000x ./bridge/front
+	$(GO) test -run '^$$' -bench FrontStreams -benchtime 9x ./bridge/front
+
 .PHONY: cuda
 cuda: ## the CUDA projection for all GPUs, x86-64 and arm64, and what of its tests needs no GPU (nvcc from PATH or PyPI)
 	kernels/cuda/build.sh $(BUILD)/cuda all
@@ -212,9 +217,29 @@ e2e: build ## requests through all of pdlink with real engines: vLLM, oMLX, SDK 
 e2e-full: build ## the same with odd requests and with faults: TP=2, namespaces, killed processes, cut links (root; ARMS="tp2 four")
 	PYTHON='$(PYTHON)' tools/e2e/run.sh $(BUILD) full $(ARMS)
 
+.PHONY: e2e-cost
+e2e-cost: build ## what a bridged request costs beyond the engine's own time, and its tail over a 10 Gbit/s link (root; COST='--parts tail')
+	PYTHON='$(PYTHON)' tools/e2e/cost.sh $(BUILD) $(COST)
+
 .PHONY: test-vllm
 test-vllm: ## the connector in real vLLM engines on this CPU (installs them; some ten minutes; VERSIONS=0.32.0 is shorter)
 	PYTHON='$(PYTHON)' bridge/vllm/tests/engine/run.sh $(BUILD) $(VERSIONS)
+
+# What runs in the machine of test-rdma, and the longest that one package may take there; each gets a machine of its own.
+RDMAPKGS  ?= ./rdma/vmtest ./rdma/internal/verbs ./rdma/linktest
+RDMALIMIT ?= 5m
+# The tests that fail when no compiler for arm64 is here name it.
+VERBS_CC  ?= gcc,aarch64-linux-gnu-gcc
+
+.PHONY: test-rdma
+test-rdma: build $(CHECK) ## RDMA: struct layouts against the C headers, then on real devices in a virtual machine (Debian; installs an emulator)
+	@mkdir -p $(BUILD)/rdma
+	CGO_ENABLED=0 $(GO) build -buildvcs=false -o $(BUILD)/rdma/vmtest ./rdma/vmtest
+	set -o pipefail; include=$$($(BUILD)/rdma/vmtest headers -cache $(BUILD)/rdma); { \
+		CGO_ENABLED=0 VERBS_INCLUDE=$$include VERBS_CC=$(VERBS_CC) $(GO) test -tags verbsabi -json -count=1 -timeout $(TEST_TIMEOUT) ./rdma/internal/verbs; \
+		CGO_ENABLED=0 $(GO) test -tags rdmavm -json -count=1 -p 1 -timeout $(RDMALIMIT) -run '^TestVM' \
+			-exec '$(BUILD)/rdma/vmtest exec -cache $(BUILD)/rdma -limit $(RDMALIMIT) -log $(BUILD)/rdma/console -add $(BUILD)/pdlink -add $(BUILD)/pdperf' $(RDMAPKGS); \
+	} | $(CHECK)
 
 .PHONY: clean
 clean: ## remove everything generated, tools and test decoder included

@@ -14,7 +14,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,20 @@ def get(url: str, key: str | None = None) -> tuple[int, Any]:
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
             text = answer.read().decode()
-            return int(answer.status), json.loads(text) if text[:1] in "{[" else text
+            return int(answer.status), json.loads(text) if text[:1] in ("{", "[") else text
     except urllib.error.HTTPError as err:
         return int(err.code), err.read().decode()
+
+
+def post(url: str, body: Any, key: str | None, limit: float) -> tuple[int, Message, Any]:
+    """Ask with a JSON body; returns the status, the headers and the parsed answer, or its text."""
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+    request = urllib.request.Request(url, data=json.dumps(body).encode(), headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=limit) as answer:
+            return int(answer.status), answer.headers, json.loads(answer.read())
+    except urllib.error.HTTPError as err:
+        return int(err.code), err.headers, err.read().decode()
 
 
 class Process:
@@ -93,12 +105,23 @@ class Process:
 class Decoder(Process):
     """A real oMLX server with the plug-in, which its import hook adds."""
 
-    def __init__(self, python: Path, models: Path, store: Path, work: Path, name: str = "decoder") -> None:
-        """Start it over a store."""
-        self.port = free_port()
+    def __init__(
+        self,
+        python: Path,
+        models: Path,
+        store: Path,
+        work: Path,
+        name: str = "decoder",
+        *,
+        command: Sequence[str] = ("-m", "omlx.cli"),
+        port: int = 0,
+        env: dict[str, str] | None = None,
+    ) -> None:
+        """Start it over a store. command is what the interpreter is given before `serve`."""
+        self.port = port or free_port()
         arguments = ["--model-dir", str(models), "--paged-ssd-cache-dir", str(store), "--base-path", str(work / name)]
         arguments += ["--port", str(self.port), "--api-key", KEY]
-        super().__init__(name, [str(python), "-m", "omlx.cli", "serve", *arguments], work)
+        super().__init__(name, [str(python), *command, "serve", *arguments], work, env)
 
     @property
     def url(self) -> str:
@@ -109,46 +132,51 @@ class Decoder(Process):
         """Whether it answers."""
         return get(self.url + "/health")[0] == 200
 
+    def load(self, model: str) -> None:
+        """Load a model, and wait until the plug-in knows its blocks. Else the first plan does it, in time or not."""
+        status, _, answer = post(f"{self.url}/v1/models/{model}/load", {}, KEY, START_LIMIT)
+        if status != 200:
+            raise RuntimeError(f"{self.name} does not load {model}: {answer}")
+        self.wait(lambda: get(f"{self.url}/pdlink/v1/info?model={model}", KEY)[0] == 200)
+
 
 class Engine(Process):
     """A real vLLM server on the CPU, with the connector."""
 
-    def __init__(self, python: Path, connector: Path, model: Path, sock: Path, work: Path, dtype: str) -> None:
-        """Start it."""
-        self.port = free_port()
+    def __init__(
+        self,
+        python: Path,
+        connector: Path,
+        model: Path,
+        sock: Path,
+        work: Path,
+        dtype: str,
+        *,
+        name: str = "vllm",
+        served: str = SERVED,
+        port: int = 0,
+        arguments: Sequence[str] = (),
+        extra: dict[str, Any] | None = None,
+        env: dict[str, str] | None = None,
+    ) -> None:
+        """Start it. extra is for the connector, arguments and env for the engine; they count more than what is here."""
+        self.port = port or free_port()
+        self.served = served
         config = {
             "kv_connector": "PDLinkConnector",
             "kv_connector_module_path": "pdlink_vllm.connector",
             "kv_role": "kv_producer",
-            "kv_connector_extra_config": {"socket": str(sock)},
+            "kv_connector_extra_config": {"socket": str(sock), **(extra or {})},
         }
-        command = [
-            str(python),
-            "-m",
-            "vllm.entrypoints.openai.api_server",
-            "--model",
-            str(model),
-            "--host",
-            "127.0.0.1",
-        ]
-        command += [
-            "--port",
-            str(self.port),
-            "--served-model-name",
-            SERVED,
-            "--dtype",
-            dtype,
-            "--max-model-len",
-            "8192",
-        ]
-        command += ["--max-num-batched-tokens", "512", "--enforce-eager", "--kv-transfer-config", json.dumps(config)]
-        env = {
-            "VLLM_NO_USAGE_STATS": "1",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "OMP_NUM_THREADS": "2",
-            "PYTHONPATH": str(connector),
-        }
-        super().__init__("vllm", command, work, env)
+        command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
+        command += ["--host", "127.0.0.1", "--port", str(self.port), "--served-model-name", served, "--dtype", dtype]
+        command += ["--max-model-len", "8192", "--max-num-batched-tokens", "512", "--enforce-eager"]
+        command += ["--kv-transfer-config", json.dumps(config), *arguments]  # the last of two counts
+        paths = [str(connector), *([env["PYTHONPATH"]] if env and "PYTHONPATH" in env else [])]
+        settings = {"VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "2"}
+        settings.update(env or {})
+        settings["PYTHONPATH"] = os.pathsep.join(paths)
+        super().__init__(name, command, work, settings)
 
     @property
     def url(self) -> str:
@@ -176,8 +204,10 @@ class Pdlink(Process):
         return any(all(e.get(k) == v for k, v in fields.items()) for e in self.events())
 
 
-def pair(program: Path, a: Path, b: Path) -> None:
-    """Make keys for two hosts and let them know each other, as the help says: by pasting lines."""
+def pair(program: Path, a: Path, b: Path, name: str = "spark") -> None:
+    """Make keys for two hosts, mac and one called name, where they have none, and let them know each other, as the help
+    says: by pasting lines.
+    """
 
     def run(*arguments: str) -> str:
         done = subprocess.run(
@@ -185,10 +215,11 @@ def pair(program: Path, a: Path, b: Path) -> None:
         )
         return done.stdout.strip()
 
-    run("init", "--dir", str(a))
-    run("init", "--dir", str(b))
-    for host, there, name in ((a, b, "mac"), (b, a, "spark")):
-        line = run("show", "--dir", str(host), "--name", name).split()
+    for host in (a, b):
+        if not (host / "identity").exists():
+            run("init", "--dir", str(host))
+    for host, there, own in ((a, b, "mac"), (b, a, name)):
+        line = run("show", "--dir", str(host), "--name", own).split()
         run(*line[2:], "--dir", str(there))
 
 
@@ -200,6 +231,9 @@ class Liar(ThreadingHTTPServer):
         self.engine = engine.url
         super().__init__(("127.0.0.1", 0), _Lie)
         threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def handle_error(self, *_: Any) -> None:
+        """Say nothing of a caller that has gone."""
 
     @property
     def url(self) -> str:
@@ -220,9 +254,10 @@ class _Lie(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Pass on with the ids in reverse, and their hash."""
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        body["prompt"].reverse()
-        packed = struct.pack(f"<{len(body['prompt'])}I", *body["prompt"])
-        body["kv_transfer_params"]["pdlink"]["ids_sha256"] = hashlib.sha256(packed).hexdigest()
+        if "kv_transfer_params" in body:  # other questions are answered as they are asked
+            body["prompt"].reverse()
+            packed = struct.pack(f"<{len(body['prompt'])}I", *body["prompt"])
+            body["kv_transfer_params"]["pdlink"]["ids_sha256"] = hashlib.sha256(packed).hexdigest()
         self._pass(json.dumps(body).encode())
 
     def _pass(self, body: bytes | None) -> None:
