@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -82,6 +83,8 @@ type guest struct {
 	t    *testing.T
 	conn transport.Conn
 	wg   sync.WaitGroup
+
+	taken atomic.Int32 // calls that were admitted
 }
 
 func (n *inn) guest(do func(c calls.Call, in transport.Incoming)) *guest {
@@ -102,6 +105,7 @@ func (n *inn) guest(do func(c calls.Call, in transport.Incoming)) *guest {
 				o.Refuse(transport.RefuseBusy, "full")
 				continue
 			}
+			g.taken.Add(1)
 			in, err := o.Admit(nil)
 			if err != nil {
 				continue

@@ -85,7 +85,7 @@ func (r *redial) Dial(ctx context.Context) (transport.Conn, error) {
 			}
 		}
 		if ctx.Err() != nil {
-			return nil, err
+			return nil, errors.Join(ctx.Err(), err)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
