@@ -84,7 +84,7 @@ int check(const pdproj_config *c, pdproj_error *err) {
 	if (c->yarn_factor != 0 && !(c->yarn_factor >= 1 && c->yarn_original >= 1 && c->yarn_beta_fast > 0 && c->yarn_beta_slow > 0)) {
 		return fail(err, PDPROJ_EARG, "yarn parameters must be positive, or the factor 0");
 	}
-	if ((c->flags & PDPROJ_DIRECT) && (c->flags & PDPROJ_STAGED)) return fail(err, PDPROJ_EARG, "direct and staged exclude each other");
+	if ((c->flags & PDPROJ_DIRECT) && (c->flags & (PDPROJ_STAGED | PDPROJ_PACKED))) return fail(err, PDPROJ_EARG, "direct excludes staged and packed");
 	if (!c->layer) return fail(err, PDPROJ_EARG, "config has no layers");
 	for (int i = 0; i < c->layers; i++) {
 		if (const int code = check_layer(c, i, err)) return code;

@@ -220,7 +220,7 @@ int fill(const pdproj_config *c, pdproj *h, pdproj_error *err) {
 	int integrated = 0;
 	if (!e) e = cudaDeviceGetAttribute(&integrated, cudaDevAttrIntegrated, c->device);
 	if (e) return fail_cuda(err, e, "start on the device");
-	const bool direct = c->flags & PDPROJ_DIRECT || (integrated && !(c->flags & PDPROJ_STAGED));
+	const bool direct = c->flags & PDPROJ_DIRECT || (integrated && !(c->flags & (PDPROJ_STAGED | PDPROJ_PACKED)));
 	uint64_t span = 256;
 	for (int i = 0; i < c->layers; i++) {
 		if (const int code = place_layer(c, i, h->layer + i, err)) return code;
@@ -281,7 +281,7 @@ int pdproj_create(const pdproj_config *c, pdproj **out, pdproj_error *err) {
 	pthread_mutex_init(&h->lock, nullptr);
 	h->device = c->device, h->layers = c->layers, h->hidden = c->hidden, h->dim = c->head_dim, h->index_dim = c->index_dim;
 	h->rope = c->rope_dim, h->window = c->window, h->block = c->block_tokens, h->max_tokens = c->max_tokens;
-	h->max_positions = c->max_positions, h->eps = (float)c->norm_eps, h->serial = c->flags & PDPROJ_SERIAL;
+	h->max_positions = c->max_positions, h->eps = (float)c->norm_eps, h->serial = c->flags & PDPROJ_SERIAL, h->packed = c->flags & PDPROJ_PACKED;
 	h->layer = (pdproj_placed *)calloc(c->layers, sizeof *h->layer);
 	h->request = (pdproj_request *)calloc(c->max_requests, sizeof *h->request);
 	h->requests = h->request ? c->max_requests : 0;

@@ -53,7 +53,7 @@ struct pdproj {
 	int device, layers, hidden, dim, index_dim, rope, window, block, max_tokens, requests;
 	int64_t max_positions;
 	float eps;
-	bool serial;
+	bool serial, packed;
 	pdproj_placed *layer;
 	pdproj_request *request;
 	pd::Blas blas;

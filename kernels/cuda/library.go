@@ -73,7 +73,7 @@ const (
 	codeFull     = 7
 	codeAlgo     = 8
 
-	libraryABI = 1
+	libraryABI = 2
 )
 
 // library is libpdproj.so, opened. Handles are addresses that only it reads. Its

@@ -29,7 +29,7 @@ extern "C" {
 #define PDPROJ_API __attribute__((visibility("default")))
 
 /* Version of this interface; a library of another version is not usable. */
-#define PDPROJ_ABI 1
+#define PDPROJ_ABI 2
 #define PDPROJ_TEXT 256
 
 enum {
@@ -82,7 +82,8 @@ typedef struct pdproj_layer {
 enum {
 	PDPROJ_DIRECT = 1, /* kernels write to the destination, without staging; default on integrated GPUs */
 	PDPROJ_STAGED = 2, /* kernels write to the device, a copy engine moves it on; default elsewhere */
-	PDPROJ_SERIAL = 4  /* window rows on the caller's stream, not beside the pool's GEMM */
+	PDPROJ_SERIAL = 4, /* window rows on the caller's stream, not beside the pool's GEMM */
+	PDPROJ_PACKED = 8  /* what a call completes of a block lies without gaps from its destination on; always staged */
 };
 
 typedef struct pdproj_config {
@@ -164,7 +165,9 @@ PDPROJ_API int pdproj_seed(pdproj *h, pdproj_request *r, int32_t layer, int64_t 
  *
  * dst has one entry for each block that the rows touch, from first/block_tokens
  * on: where the byte at the layer's lowest offset of that block goes, in memory that the
- * device can write (pinned, see pdproj_pin); NULL drops that block's bytes.
+ * device can write (pinned, see pdproj_pin); NULL drops that block's bytes. With
+ * PDPROJ_PACKED it is where the first completed byte goes, and the others of that block follow
+ * in the order of their offsets.
  * pieces, if not NULL, has room for most entries and receives what the call
  * completed; *count how many. All of them are in place when the ticket is done,
  * see pdproj_done. Pieces of one call come in ascending order of block, then offset.

@@ -65,12 +65,15 @@ int list(const pdproj *h, const pdproj_placed &p, Call *c, const uint8_t *stagin
 		uint8_t *at = (uint8_t *)dst[i];
 		c->e.dst[i] = at && staging ? (uint8_t *)staging + i * stride(p) : at;
 		if (!at) continue;
+		int64_t packed = 0;
 		for (int j = 0; j < n; j++) {
 			const int a = in_order[j];
 			const Span s = completed(h, p, c->e, c->first_block + i, a);
 			if (s.from >= s.to) continue;
 			const int64_t o = p.offset[a] + s.from;
-			c->range[c->ranges++] = {at + o, c->e.dst[i] + o, s.to - s.from};
+			uint8_t *const to = at + (h->packed ? packed : o);
+			packed += s.to - s.from;
+			c->range[c->ranges++] = {to, c->e.dst[i] + o, s.to - s.from};
 			if (!pieces) continue;
 			if (listed > 0 && pieces[listed - 1].block == c->first_block + i &&
 				pieces[listed - 1].offset + pieces[listed - 1].length == p.base + o) {
@@ -78,7 +81,7 @@ int list(const pdproj *h, const pdproj_placed &p, Call *c, const uint8_t *stagin
 				continue;
 			}
 			if (listed >= most) return fail(err, PDPROJ_EARG, "room for %d pieces is not enough", most);
-			pieces[listed++] = {c->first_block + i, p.base + o, s.to - s.from, at + o};
+			pieces[listed++] = {c->first_block + i, p.base + o, s.to - s.from, to};
 		}
 	}
 	if (count) *count = listed;

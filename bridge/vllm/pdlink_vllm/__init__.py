@@ -5,9 +5,9 @@ neither is changed for the other. Requests whose `kv_transfer_params` name a tra
 unseen. Whatever goes wrong here costs a transfer its rest, never the engine its request.
 
 The modules, from the engine inwards: `connector` (vLLM's interface), `engine` (which versions, what was found in them),
-`scheduler` (which rows a step computes), `worker` (what to do with them), `capture` (where they are), `request` (one
-prompt's slots), `link` (the sidecar's socket), `ring` (the memory), `wire` (the messages). Only the first five know the
-engine.
+`scheduler` (which rows a step computes), `worker` (what to do with them), `capture` (where they are), `facts` (what
+model was loaded), `request` (one prompt's slots), `link` (the sidecar's socket), `ring` (the memory), `wire` (the
+messages). Only the first six know the engine.
 """
 
 __version__ = "0.1.0"

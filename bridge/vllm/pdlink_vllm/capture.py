@@ -1,5 +1,5 @@
-"""Finds a prompt's rows among all that a step computes, and puts them into slots. The only module that computes with
-tensors.
+"""Finds a prompt's rows among all that a step computes, and puts them into slots. Beside `facts`, the only module that
+computes with tensors.
 
 A step's batch holds rows of many requests in an order of the engine's own. What is certain is the slot that the
 engine's block table gives to each token: it says where the token's keys go, so it says which row is whose. Every row is
@@ -16,13 +16,24 @@ import torch
 
 from pdlink_vllm.device import Device
 from pdlink_vllm.engine import Layer, Model, Source
+from pdlink_vllm.filling import At, Done, Fill
 from pdlink_vllm.packing import Cut, PieceCutter, RowCutter
-from pdlink_vllm.request import Fill, Request
+from pdlink_vllm.projection.handle import Carry
+from pdlink_vllm.request import Request
 from pdlink_vllm.ring import Ring
 from pdlink_vllm.scheduler import Chunk
 from pdlink_vllm.wire import ArrayId, DType, Kind, Mode, What
 
 DTYPES = {torch.bfloat16: DType.BF16, torch.float16: DType.F16, torch.float32: DType.F32}
+
+
+# More tokens than any prompt has blocks for.
+ENDLESS = 1 << 40
+
+
+def zeros(ring: Ring, at: int, cut: Cut) -> None:
+    """Fill a cut with zeros."""
+    ring.memory[at : at + cut.bytes] = bytes(cut.bytes)
 
 
 class CaptureError(RuntimeError):
@@ -37,6 +48,13 @@ class Active:
     request: Request
     slots: dict[int, Any] = field(default_factory=dict)  # by group: the chunk's slots, on the host
     found: dict[int, tuple[Any, Any]] = field(default_factory=dict)  # by group: index of the rows, and check
+    carry: Carry | None = None  # of a prompt that is projected here
+    fits: bool = False  # the plan is what the carry's handle makes
+
+    @property
+    def fills(self) -> bool:
+        """Whether the prompt ends here: where that is in the middle of a block that is wanted, zeros fill it up."""
+        return self.chunk.last and not self.chunk.sealed
 
     def slots_of(self, layer: Layer) -> Any:
         """Return the cache slot of each of the chunk's tokens, int64 on the host."""
@@ -110,6 +128,38 @@ def cache_form(shape: tuple[int, ...], heads: int, width: int) -> CacheForm:
     raise CaptureError(f"a KV cache of shape {list(shape)} for {heads} heads of {width} is not known")
 
 
+@dataclass
+class _Call:
+    """Rows of one layer, tokens [first, end) of the prompt, that are projected from the front on."""
+
+    carry: Carry
+    layer: int
+    rows: Any
+    first: int
+    end: int
+    block: int
+    device: Device
+    check: Any
+    done: int = 0  # rows
+
+    def make(self, places: list[At]) -> Done:
+        """Project what the next places are for, one for each block. See Make."""
+        first = self.first + self.done
+        n = min((first // self.block + len(places)) * self.block, self.end) - first
+        handle, x = self.carry.handle, self.rows[self.done : self.done + n]
+        to = [self.device.address(*place) if place is not None else None for place in places]
+        ticket: list[int] = []
+
+        def wait() -> bool:
+            """Wait for the call, once for each slot that it wrote to."""
+            return handle.wait(ticket[0])
+
+        done = self.device.after(wait, self.check)
+        ticket.append(self.carry.project(self.layer, x.data_ptr(), n, first, to, self.device.stream()))
+        self.done += n
+        return done
+
+
 class Capture:
     """Takes rows of the steps of one worker and gives them to the requests that they belong to.
 
@@ -130,7 +180,10 @@ class Capture:
         self._on_device = {}
         for a in active:
             size = self._model.row_bytes * (2 if self._model.kind is Kind.KV else 1)
-            a.request.expect(a.chunk.first, a.chunk.tokens, (layer.index for layer in self._model.layers), size)
+            tokens = a.chunk.tokens + (ENDLESS if a.fills else 0)
+            if a.carry is not None:
+                size, tokens = a.carry.handle.shape.token_bytes, a.chunk.tokens
+            a.request.expect(a.chunk.first, tokens, (layer.index for layer in self._model.layers), size)
 
     def written(self, layer: Layer, key: Any, value: Any, slot_mapping: Any) -> None:
         """See the keys and values [tokens, heads, width] that a layer is about to write to its cache."""
@@ -138,6 +191,7 @@ class Capture:
             self._guarded(a, lambda a=a: self._take_written(a, layer, key, value, slot_mapping))  # type: ignore[misc]
 
     def _take_written(self, a: Active, layer: Layer, key: Any, value: Any, slot_mapping: Any) -> None:
+        self._fill_up(a, layer)
         first, end = a.request.span(a.chunk.first, a.chunk.tokens, layer.index)
         if first >= end:
             return
@@ -151,6 +205,7 @@ class Capture:
             self._guarded(a, lambda a=a: self._take_cached(a, layer, cache))  # type: ignore[misc]
 
     def _take_cached(self, a: Active, layer: Layer, cache: Any) -> None:
+        self._fill_up(a, layer)
         first, end = a.request.span(a.chunk.first, a.chunk.tokens, layer.index)
         if first >= end:
             return
@@ -177,6 +232,9 @@ class Capture:
         if x.dtype != torch.bfloat16 or x.shape[-1] != self._model.width:
             raise CaptureError(f"attention input of type {x.dtype} and width {x.shape[-1]}")
         skip, count = first - a.chunk.first, end - first
+        if a.carry is not None:
+            self._project(a, a.carry, layer, x, slot_mapping, skip, count)
+            return
         check = None
         if x.is_cuda:
             if layer.group not in a.found:
@@ -189,6 +247,30 @@ class Capture:
         m = self._model
         cutter = RowCutter(layer.index, What.X, m.row_bytes, a.request.begun.block_tokens, first, count, (0, 0))
         a.request.put(cutter, self._fill(rows.unsqueeze(1), first, check, heads_first=False))
+
+    def _project(self, a: Active, carry: Carry, layer: Layer, x: Any, slot_mapping: Any, skip: int, count: int) -> None:
+        """Have the chunk's rows [skip, skip + count) become pieces of blocks, on the engine's stream."""
+        shape, request, device = carry.handle.shape, a.request, self._device
+        if not a.fits:
+            b = request.begun
+            why = shape.differs(b.block_tokens, b.layer_first, b.layer_end, request.arrays)
+            if why:
+                raise CaptureError(f"the plan's {why} not those that are projected here")
+            a.fits = True
+        if layer.group not in a.found:
+            wanted = a.slots_of(layer)
+            if x.is_cuda:
+                a.found[layer.group] = rows_on_device(slot_mapping, wanted)
+            else:
+                a.found[layer.group] = (torch.arange(len(wanted)) + rows_on_host(slot_mapping, wanted), None)
+        index, check = a.found[layer.group]
+        most, block = carry.handle.limits.tokens, shape.key.block
+        for at in range(skip, skip + count, most):
+            n = min(most, skip + count - at)
+            rows = device.rows(x, index[at : at + n])
+            first = a.chunk.first + at
+            call = _Call(carry, layer.index, rows, first, first + n, block, device, check)
+            request.put_parts(list(shape.parts(layer.index, first, n, request.arrays)), call.make)
 
     def _rows(self, a: Active, layer: Layer, slot_mapping: Any) -> int:
         """Return a chunk's first row on the host: looked for once in a step and group, checked in every layer."""
@@ -216,6 +298,17 @@ class Capture:
         place = request.place(layer.index, ArrayId(what), m.width * m.dtype.size, m.head_first)
         if place is not None:
             request.put(PieceCutter(place, m.heads, first, len(rows)), self._fill(rows, first, None, heads_first=True))
+
+    def _fill_up(self, a: Active, layer: Layer) -> None:
+        """Put zeros behind a prompt that ends in the middle of a block."""
+        m = self._model
+        if not a.fills or self._mode is not Mode.PIECES:
+            return
+        first, end = a.request.span(a.chunk.prompt_tokens, ENDLESS, layer.index)
+        for array in (ArrayId.K, ArrayId.V) if first < end else ():
+            place = a.request.place(layer.index, array, m.width * m.dtype.size, m.head_first)
+            if place is not None:
+                a.request.put(PieceCutter(place, m.heads, first, end - first), zeros)
 
     def _fill(self, rows: Any, first: int, check: Any, heads_first: bool) -> Fill:
         """Return what copies a cut of rows [tokens, heads, width], in the order of blocks or of rows."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -25,11 +26,12 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.logger import init_logger
 from vllm.platforms import current_platform
 
-from pdlink_vllm import engine, scheduler
+from pdlink_vllm import engine, facts, params, scheduler
 from pdlink_vllm.capture import DTYPES
 from pdlink_vllm.device import Cpu, Cuda
 from pdlink_vllm.engine import Refusal, Settings, Source
 from pdlink_vllm.link import Link
+from pdlink_vllm.projection.maker import Maker, Options
 from pdlink_vllm.scheduler import KEY, Step
 from pdlink_vllm.worker import Worker, hello, hook
 
@@ -165,6 +167,7 @@ class PDLinkConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             get_tensor_model_parallel_world_size(),
             get_pp_group().world_size,
             get_node_count(),
+            get_pp_group().rank_in_group,
         )
         modules = config.compilation_config.static_forward_context
         loaded = engine.Loaded(config, self._kv_cache_config, kv_caches, modules, ranks, DTYPES)
@@ -173,16 +176,44 @@ class PDLinkConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             log.info("pdlink: rank %d has the same heads as another and hands nothing over", ranks.tp)
             return
         here = engine.local_workers(self._settings, model, config, ranks)
-        link = Link(self._settings.socket, hello(model, ranks.tp, ranks.tp_size, here), log)
+        link = Link(
+            *(self._settings.socket.replace(engine.RANK, str(ranks.rank)), hello(model, ranks.tp, ranks.tp_size, here)),
+            *(log, facts.document(loaded, model)),
+        )
         where = next((t.device for t in kv_caches.values() if isinstance(t, torch.Tensor)), torch.device("cpu"))
         device = Cuda(where, log) if where.type == "cuda" else Cpu()
-        self._worker = Worker(link, model, self._source, device, log, self._settings.wait_ms / 1000)
+        maker = self._maker(model, ranks, device, where)
+        self._worker = Worker(link, model, self._source, device, log, self._settings.wait_ms / 1000, maker)
         hook(self._worker, self._source, self._adapter)
         self._caches = {layer.name: layer for layer in model.layers} if self._source is Source.CACHE else {}
         link.start()
         log.info(
             "pdlink: layers %d to %d, taken from %s", model.layers[0].index, model.layers[-1].index, self._source.value
         )
+
+    def _maker(self, model: engine.Model, ranks: engine.Ranks, device: Any, where: Any) -> Maker | None:
+        """Return what projects DeepSeek-V4 here, where the settings have it and there is a GPU."""
+        s = self._settings
+        if self._source is not Source.INPUT or not s.projection_library:
+            return None
+        if where.type != "cuda":
+            log.warning("pdlink: projection_library is for CUDA devices, rows go to the sidecar")
+            return None
+        tokens = min(params.PROJECTED_TOKENS, int(self._vllm_config.scheduler_config.max_num_batched_tokens))
+        options = Options(
+            library=Path(s.projection_library),
+            weights=Path(s.projection_weights),
+            sha256=s.projection_sha256,
+            device=torch.cuda.current_device() if where.index is None else where.index,
+            block_tokens=params.BLOCK_TOKENS,
+            layers=(model.layers[0].index, model.layers[-1].index + 1),
+            rank=ranks.tp,
+            ranks=ranks.tp_size,
+            hidden=model.width,
+            tokens=tokens,
+            x=device.reserve(tokens, model.width),
+        )
+        return Maker(options, log)
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         """See the base class: before every forward pass, and nothing else comes before the layers in all versions."""

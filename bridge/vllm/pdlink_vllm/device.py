@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from pdlink_vllm.request import Done, Later
+from pdlink_vllm.filling import Done, Later
 from pdlink_vllm.ring import Ring
 
 
@@ -31,6 +31,28 @@ class Device(Protocol):
     def attach(self, ring: Ring) -> None:
         """Make a ring ready. Called once for each ring, before the first copy."""
 
+    def rows(self, x: Any, index: Any) -> Any:
+        """Return rows of x in memory that stays where it is from call to call, as the room that reserve made allows.
+        What was there before is written over behind what the engine's stream has to do.
+        """
+
+    def reserve(self, tokens: int, width: int) -> int:
+        """Make room for rows of bfloat16 and return its address on the device; 0 where there is none to be had."""
+
+    def address(self, ring: Ring, at: int) -> int:
+        """Return where an offset of a ring is for whoever writes there by itself."""
+
+    def stream(self) -> int:
+        """Return the handle of the stream that the engine computes on; 0 on a CPU."""
+
+    def after(self, wait: Callable[[], bool], check: Any) -> Done:
+        """Return what is done when wait has returned true, and check was. wait is for work that the engine's stream had
+        been given when this was called, or is given later.
+        """
+
+    def before_detach(self, quiet: Callable[[], None]) -> None:
+        """Have quiet called before a ring's memory is let go: nobody may write there when it returns."""
+
     def close(self) -> None:
         """Finish what runs and let the ring go."""
 
@@ -45,6 +67,29 @@ class Cpu:
     def attach(self, ring: Ring) -> None:
         """See Device."""
 
+    def rows(self, x: Any, index: Any) -> Any:
+        """See Device."""
+        return x.index_select(0, index).contiguous()
+
+    def reserve(self, tokens: int, width: int) -> int:
+        """See Device."""
+        return 0
+
+    def address(self, ring: Ring, at: int) -> int:
+        """See Device."""
+        return int(np.frombuffer(ring.memory, np.uint8, 1, at).ctypes.data)
+
+    def stream(self) -> int:
+        """See Device."""
+        return 0
+
+    def after(self, wait: Callable[[], bool], check: Any) -> Done:
+        """See Device."""
+        return _After(wait, None)
+
+    def before_detach(self, quiet: Callable[[], None]) -> None:
+        """See Device."""
+
     def copy(self, source: Any, ring: Ring, at: int, check: Any) -> Done | None:
         """See Device. check was looked at by the caller, who can do so without waiting."""
         kind, same = (torch.int32, np.int32) if source.element_size() == 4 else (torch.int16, np.int16)
@@ -54,6 +99,17 @@ class Cpu:
 
     def close(self) -> None:
         """See Device."""
+
+
+class _After:
+    """Work that somebody else enqueued, and the flag that came with it."""
+
+    def __init__(self, wait: Callable[[], bool], flag: Any) -> None:
+        self._wait, self._flag = wait, flag
+
+    def wait(self, seconds: float) -> bool:
+        """See Done; of seconds the same holds as for copies."""
+        return self._wait() and (self._flag is None or bool(self._flag[0]))
 
 
 class _Copied:
@@ -83,6 +139,8 @@ class Cuda:
         self._ring: Ring | None = None
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._flags: dict[int, tuple[Any, Any]] = {}
+        self._rows: Any = None
+        self._quiet: Callable[[], None] = lambda: None
         self.later: Later | None = self._jobs.put
         self._thread = threading.Thread(target=self._run, name="pdlink-commit", daemon=True)
         self._thread.start()
@@ -97,14 +155,14 @@ class Cuda:
 
     def _detach(self) -> None:
         if self._memory is not None:
+            self._quiet()
             self._stream.synchronize()
             torch.cuda.cudart().cudaHostUnregister(self._memory.data_ptr())
         self._memory = self._ring = None
 
     def copy(self, source: Any, ring: Ring, at: int, check: Any) -> Done | None:
         """See Device."""
-        if ring is not self._ring:
-            self.attach(ring)
+        self._attached(ring)
         size = source.numel() * source.element_size()
         window = self._memory[at : at + size].view(source.dtype).view(source.shape)
         staged = source.contiguous()
@@ -118,6 +176,42 @@ class Cuda:
             done.record(self._stream)
         staged.record_stream(self._stream)
         return _Copied(done, flag)
+
+    def _attached(self, ring: Ring) -> None:
+        if ring is not self._ring:
+            self.attach(ring)
+
+    def reserve(self, tokens: int, width: int) -> int:
+        """See Device."""
+        try:
+            self._rows = torch.empty(tokens, width, dtype=torch.bfloat16, device=self._device)
+        except torch.OutOfMemoryError as e:
+            self._log.warning("pdlink: %s", e)
+            return 0
+        return int(self._rows.data_ptr())
+
+    def rows(self, x: Any, index: Any) -> Any:
+        """See Device."""
+        if self._rows is None or len(index) > len(self._rows):
+            return x.index_select(0, index)
+        return torch.index_select(x, 0, index, out=self._rows[: len(index)])
+
+    def address(self, ring: Ring, at: int) -> int:
+        """See Device."""
+        self._attached(ring)
+        return int(self._memory.data_ptr()) + at
+
+    def stream(self) -> int:
+        """See Device."""
+        return int(torch.cuda.current_stream(self._device).cuda_stream)
+
+    def after(self, wait: Callable[[], bool], check: Any) -> Done:
+        """See Device. The flag is fetched on the engine's stream, so it comes before what is enqueued next."""
+        return _After(wait, self._flag(check))
+
+    def before_detach(self, quiet: Callable[[], None]) -> None:
+        """See Device."""
+        self._quiet = quiet
 
     def _flag(self, check: Any) -> Any:
         """Bring a check's bool to memory of the host, once for each check."""

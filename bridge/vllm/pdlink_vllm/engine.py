@@ -1,8 +1,8 @@
 """What is known of vLLM: which versions, and what a loaded model must look like for its rows to be taken.
 
 The engine's classes differ between versions and models, so everything that is used of them is looked for first, and
-what is not there is a Refusal that names it. Outside `connector`, this is the only module that knows names of the
-engine.
+what is not there is a Refusal that names it. Outside `connector` and `facts`, this is the only module that knows names
+of the engine.
 """
 
 from __future__ import annotations
@@ -66,17 +66,26 @@ def adapter(version: str, untested: bool = False) -> Adapter:
     return near[-1]
 
 
+RANK = "{rank}"  # in a path: the worker's number
+
+
 @dataclass(frozen=True)
 class Settings:
-    """kv_connector_extra_config. socket: path of the sidecar's socket. wait_ms: how long one request may make the
-    engine wait, all in all. local_workers: how many workers of this engine run on this host; 0: found out. untested:
-    accept versions between those that were tested.
+    """kv_connector_extra_config. socket: path of the sidecar's socket; {rank} in it is the worker's number in its
+    engine, where each worker has a sidecar of its own. wait_ms: how long one request may make the engine wait, all in
+    all. local_workers: how many workers of this engine that take part have this sidecar; 0: found out. untested: accept
+    versions between those that were tested. projection_library, projection_weights, projection_sha256: libpdproj.so,
+    the weights that were exported for it, and their sha256; DeepSeek-V4 is projected on the engine's GPU where all
+    three are said.
     """
 
     socket: str = "/run/pdlink/engine.sock"
     wait_ms: int = int(params.WAIT_BUDGET * 1000)
     local_workers: int = 0
     untested: bool = False
+    projection_library: str = ""
+    projection_weights: str = ""
+    projection_sha256: str = ""
 
     @classmethod
     def of(cls, extra: Mapping[str, Any]) -> Settings:
@@ -85,10 +94,18 @@ class Settings:
             default = getattr(cls, key, None)
             if default is None or type(value) is not type(default):
                 raise Refusal(
-                    f"kv_connector_extra_config: {key} = {value!r} is not known; there are socket (text), wait_ms and "
-                    "local_workers (numbers) and untested (true or false)"
+                    f"kv_connector_extra_config: {key} = {value!r} is not known; there are socket, "
+                    "projection_library, projection_weights and projection_sha256 (texts), wait_ms and local_workers "
+                    "(numbers) and untested (true or false)"
                 )
-        return cls(**extra)
+        made = cls(**extra)
+        said = [made.projection_library, made.projection_weights, made.projection_sha256]
+        if any(said) and not all(said):
+            raise Refusal(
+                "kv_connector_extra_config: projection_library, projection_weights and projection_sha256 belong "
+                "together"
+            )
+        return made
 
 
 class Source(enum.Enum):
@@ -169,13 +186,19 @@ class Model:
 @dataclass(frozen=True)
 class Ranks:
     """Where this process stands: tensor parallelism, pipeline stages, and hosts that the engine's workers are spread
-    over.
+    over, as many on each and in the order of their ranks.
     """
 
     tp: int = 0
     tp_size: int = 1
     pp_size: int = 1
     hosts: int = 1
+    pp: int = 0
+
+    @property
+    def rank(self) -> int:
+        """This worker's number in its engine."""
+        return self.pp * self.tp_size + self.tp
 
 
 @dataclass(frozen=True)
@@ -306,17 +329,21 @@ def _deepseek_v4(loaded: Loaded, adapter: Adapter) -> Model:
 
 
 def local_workers(settings: Settings, model: Model, config: Any, ranks: Ranks) -> int:
-    """Return how many workers of this engine on this host take part. Raises Refusal where that cannot be known."""
+    """Return how many workers of this engine that take part have this one's sidecar. Raises Refusal where that cannot
+    be known.
+    """
     if settings.local_workers:
         return settings.local_workers
+    if RANK in settings.socket:
+        return 1
     total = ranks.tp_size * ranks.pp_size
-    if model.kind is Kind.KV:
-        total = min(ranks.tp_size, int(config.model_config.get_total_num_kv_heads())) * ranks.pp_size
-    if ranks.hosts == 1:
-        return total
-    if getattr(config.parallel_config, "data_parallel_size", 1) > 1 or total % ranks.hosts:
+    if ranks.hosts > 1 and (getattr(config.parallel_config, "data_parallel_size", 1) > 1 or total % ranks.hosts):
         raise Refusal(
-            f"{total} workers that take part, on {ranks.hosts} hosts: say how many are on this one with "
+            f"{total} workers on {ranks.hosts} hosts: say how many that take part are on this one with "
             '"local_workers" in kv_connector_extra_config'
         )
-    return total // ranks.hosts
+    heads = int(config.model_config.get_total_num_kv_heads()) if model.kind is Kind.KV else ranks.tp_size
+    copies = max(1, ranks.tp_size // heads)  # ranks that hold the same heads, of which one takes part
+    here = total // ranks.hosts
+    first = ranks.rank // here * here
+    return sum(rank % ranks.tp_size % copies == 0 for rank in range(first, first + here))

@@ -8,6 +8,7 @@ lock.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import select
@@ -19,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pdlink_vllm import params, wire
-from pdlink_vllm.ring import LEASED, Geometry, Ring
+from pdlink_vllm.ring import LEASED, Geometry, Ring, sealed_file
 from pdlink_vllm.wire import Code, Hello, Leased, Message, WireError
 
 
@@ -65,10 +66,12 @@ class Peer(Protocol):
 class Link:
     """A connection that outlives sidecars. Any thread may call it; nothing raises because of the sidecar."""
 
-    def __init__(self, path: str, hello: Hello, log: logging.Logger) -> None:
-        """Make a link to the socket at path; start begins to use it. hello says who we are, without its flags."""
+    def __init__(self, path: str, hello: Hello, log: logging.Logger, facts: bytes = b"") -> None:
+        """Make a link to the socket at path; start begins to use it. hello says who we are, without its flags; facts
+        what model we have loaded, empty where that is not told.
+        """
         self.changed = threading.Condition(threading.RLock())
-        self._path, self._log = path, log
+        self._path, self._log, self._facts = path, log, facts
         self._hello = replace(hello, instance=os.urandom(16), pid=os.getpid())
         self._sock: socket.socket | None = None
         self.ring: Ring | None = None
@@ -282,6 +285,9 @@ class Link:
                 if old is not None:
                     old.close()
             self.ring, self._sock, self.max_wait, self.refused = ring, sock, m.max_wait_ms / 1000, ""
+            if m.code & wire.WELCOME_FACTS and self._facts:
+                with contextlib.suppress(OSError):  # of a connection that is gone already, the reader hears
+                    self._tell(sock)
             self._log.info(
                 "pdlink: connected to %s, ring of %d slots of %d bytes%s",
                 self._path,
@@ -292,6 +298,15 @@ class Link:
             if same:
                 self._resume()
             self.changed.notify_all()
+
+    def _tell(self, sock: socket.socket) -> None:
+        """Say what model we have loaded (section 4). Without it nothing is lost but what the other end decides."""
+        fd = sealed_file(self._facts)
+        try:
+            m = wire.Facts(size=len(self._facts), sha256=hashlib.sha256(self._facts).digest())
+            socket.send_fds(sock, [m.encode()], [fd])
+        finally:
+            os.close(fd)
 
     def _ours(self, g: Given) -> bool:
         """Whether a slot's record still says that we hold it."""

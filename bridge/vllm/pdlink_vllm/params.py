@@ -32,6 +32,16 @@ MIN_CUT_SHARE = 64
 # work.
 DEVICE_WAIT = 10.0
 
+# Prompts that are projected on the engine's GPU at once: 7 MB of carries each for DeepSeek-V4-Flash. Rows of more go
+# to the sidecar.
+PROJECTED_REQUESTS = 8
+
+# Longest run of rows that one call of the projection takes; a step with more makes several. Longer ones gain nothing.
+PROJECTED_TOKENS = 16384
+
+# Tokens of the decoder's blocks until a transfer says otherwise: oMLX's for models of this size.
+BLOCK_TOKENS = 2048
+
 # Limits of the engine socket (section 7 of its specification).
 MAX_ENTRIES = 126
 MIN_SLOT, MAX_SLOT = 8 << 10, 4 << 20

@@ -6,29 +6,15 @@ import enum
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from pdlink_vllm import params, wire
+from pdlink_vllm.filling import At, Fill, Later, Make, Open, Part
 from pdlink_vllm.link import Given, Link, Slot, poll_until
-from pdlink_vllm.packing import Cut, Cutter, Place, Space
-from pdlink_vllm.ring import Ring
-from pdlink_vllm.wire import ArrayId, Code, Entry, Kind, Message, Mode
-
-
-class Done(Protocol):
-    """A copy that a device makes while the engine goes on."""
-
-    def wait(self, seconds: float) -> bool:
-        """Wait until the bytes are in memory and known to be the right ones. False: they are not, or not in time."""
-
-
-# Writes one cut's bytes into a ring from an offset on. Returns None when they are there, or what to wait for.
-Fill = Callable[[Ring, int, Cut], Done | None]
-
-# Hands a slot over once everything in it is done; runs where waiting does not hold up the engine.
-Later = Callable[[Callable[[], None]], None]
+from pdlink_vllm.offer import Layouts, Offer, Times
+from pdlink_vllm.packing import Cutter, Place, Space
+from pdlink_vllm.wire import ArrayId, Code, Kind, Message, Mode
 
 
 class State(enum.Enum):
@@ -38,45 +24,6 @@ class State(enum.Enum):
     LIVE = 2  # BEGUN came
     ENDED = 3  # we said END
     OVER = 4  # nothing more will come of it, whoever decided that
-
-
-@dataclass(frozen=True)
-class Offer:
-    """What the worker has: fields of BEGIN."""
-
-    transfer: bytes
-    prompt_tokens: int
-    first_token: int
-    mode: Mode
-    dtype: wire.DType
-    row_bytes: int
-    budget: float = params.WAIT_BUDGET  # seconds that the engine may be made to wait for this request, all in all
-
-
-@dataclass
-class Times:
-    """What a request cost the engine's thread so far, in nanoseconds: copying rows, or asking a device to; waiting."""
-
-    capture: int = 0
-    wait: int = 0
-
-
-@dataclass
-class Layouts:
-    """Places of arrays by the sidecar's name for a layout, so that they travel once. Guarded by the link's lock."""
-
-    known: dict[int, dict[tuple[int, int], wire.Array]] = field(default_factory=dict)
-    latest: int = 0
-
-
-@dataclass
-class _Open:
-    """The slot that is being filled."""
-
-    slot: Slot
-    used: int = 0
-    entries: list[Entry] = field(default_factory=list)
-    dones: list[Done] = field(default_factory=list)
 
 
 class Request:
@@ -98,9 +45,10 @@ class Request:
         self._wanted_arrays = 0
         self._free: deque[Slot] = deque()
         self._asked: dict[int, int] = {}  # seq of a LEASE without an answer, and its block
-        self._open: _Open | None = None
+        self._open: Open | None = None
         self._step: tuple[int, int, tuple[int, ...], int] = (0, 0, (), 0)  # see expect
         self._put_bytes = 0  # of the step
+        self._full: list[Open] = []  # slots that take no more, and are not handed over yet
         self._filling: list[Slot] = []  # slots that a device still fills
         self._reclaimed: list[Given] = []  # slots that wait for BEGUN after a restart
         self._end: wire.End | None = None
@@ -178,16 +126,105 @@ class Request:
             if opened.used == room or len(opened.entries) == params.MAX_ENTRIES:
                 self.flush()
 
+    @property
+    def arrays(self) -> Mapping[tuple[int, int], wire.Array]:
+        """The plan's places of arrays, by layer and array; of a live request in mode pieces."""
+        return self._arrays
+
+    def put_parts(self, parts: Sequence[Part], make: Make) -> None:
+        """Have parts of blocks made, in order, in as few calls of make as there are slots for: each is given the places
+        of the parts that come next. A part lies in one slot. Waits as put does. What make raises ends in a slot that is
+        not committed.
+        """
+        begin, waited = time.perf_counter_ns(), self.times.wait
+        try:
+            at = 0
+            while at < len(parts) and self.live:
+                at += self._make_some(parts[at:], make)
+        finally:
+            self.times.capture += time.perf_counter_ns() - begin - (self.times.wait - waited)
+
+    def _make_some(self, parts: Sequence[Part], make: Make) -> int:
+        """Find places for the first parts, as many as slots are there for, and have those made. Returns how many."""
+        places: list[At] = []
+        touched: list[Open] = []
+        for part in parts:
+            opened = self._place_of(part, wait=not touched)
+            if opened is None and touched and self._wanted(part):
+                break  # the slots at hand go out first: some may be all that we can have
+            if opened is None:
+                places.append(None)
+                continue
+            places.append((opened.slot.ring, opened.slot.ring.data_at(opened.slot.index) + opened.used))
+            opened.used += part.bytes
+            opened.entries.extend(part.entries)
+            self._put_bytes += part.bytes
+            if not touched or touched[-1] is not opened:
+                touched.append(opened)
+        done = None
+        try:
+            done = make(places)
+        except BaseException:
+            for opened in touched:
+                opened.entries.clear()  # nothing there counts
+            raise
+        finally:
+            for opened in touched:
+                if done is not None:
+                    opened.dones.append(done)
+                if opened is not self._open:
+                    self._hand_over(opened)
+        return len(places)
+
+    def _wanted(self, part: Part) -> bool:
+        return bool(part.entries) and part.block < self.sealed and self.live
+
+    def _place_of(self, part: Part, wait: bool) -> Open | None:
+        """Return the open slot with room for a part, another one if need be; None where there is none, or no need."""
+        if not self._wanted(part):
+            return None
+        opened = self._open
+        if opened is not None:
+            room, entries = opened.slot.room - opened.used, params.MAX_ENTRIES - len(opened.entries)
+            if part.bytes <= room and len(part.entries) <= entries:
+                return opened
+            if not wait and not self._free:
+                return None
+            if wait:
+                self.flush()
+            else:
+                self._close()
+        elif not wait and not self._free:
+            return None
+        opened = self._room(part.block)
+        if opened is not None and part.bytes > opened.slot.room:
+            self.abort(f"a slot of {opened.slot.room} bytes is too small for a block's {part.bytes} of one layer")
+            return None
+        return opened
+
     def flush(self) -> None:
         """Commit what lies in the open slot. At the end of a step at the latest, so that nothing waits for the next."""
-        opened, self._open = self._open, None
-        if opened is None:
-            return
+        opened = self._close()
+        if opened is not None:
+            self._hand_over(opened)
+
+    def _close(self) -> Open | None:
+        """Put nothing more into the open slot. It stays the request's until it is handed over."""
         with self._link.changed:
-            if self.state not in (State.BEGINNING, State.LIVE) or not opened.entries:
+            opened, self._open = self._open, None
+            if opened is not None:
+                self._full.append(opened)
+            return opened
+
+    def _hand_over(self, opened: Open) -> None:
+        with self._link.changed:
+            self._full = [o for o in self._full if o is not opened]
+            counts = self.state in (State.BEGINNING, State.LIVE) and bool(opened.entries)
+            if not counts and (self._later is None or not opened.dones):
                 self._link.give_back(opened.slot, self.handle)
                 return
-            opened.slot.ring.list_entries(opened.slot.index, opened.entries)
+            if counts:
+                opened.slot.ring.list_entries(opened.slot.index, opened.entries)
             if self._later is None or not opened.dones:
                 self._commit(opened)
                 return
@@ -247,7 +284,7 @@ class Request:
         self.state = State.ENDED
         self._link.send(replace(self._end, handle=self.handle))
 
-    def _commit(self, opened: _Open) -> None:
+    def _commit(self, opened: Open) -> None:
         """The lock is held. Between BEGIN and BEGUN of a restarted sidecar the slot is only kept: BEGUN sends it."""
         self._link.commit(opened.slot, self.handle, len(opened.entries), opened.used, now=self.state is State.LIVE)
 
@@ -260,15 +297,15 @@ class Request:
             self.abort(why)
         return ok
 
-    def _room(self, block: int) -> _Open | None:
+    def _room(self, block: int) -> Open | None:
         """Return the open slot, or open one; None when data of this block is to be dropped."""
         while self._open is None:
             with self._link.changed:
                 if self.state not in (State.BEGINNING, State.LIVE) or block >= self.sealed:
                     return None
                 if self._free:
-                    self._open = _Open(self._free.popleft())
-                self._ask()
+                    self._open = Open(self._free.popleft())
+                self._ask(least=self._open is None)
                 if self._open is not None:
                     break
             if not self._wait(lambda: self._answered(block), "no slot came in time"):
@@ -279,10 +316,16 @@ class Request:
         """Whether _room has something to do. The lock is held."""
         if self._free or block >= self.sealed or self.state not in (State.BEGINNING, State.LIVE):
             return True
-        return self.state is State.LIVE and self._link.up and not self._asked
+        return self.state is State.LIVE and self._link.up and not self._asked and self._spare() > 0
 
-    def _ask(self) -> None:
-        """Ask for as many slots as the step will surely fill, and for one where there is none. The lock is held.
+    def _spare(self) -> int:
+        """How many slots more may be asked for: one that a device fills is still held. The lock is held."""
+        held = len(self._free) + len(self._asked) + len(self._full) + len(self._filling) + (self._open is not None)
+        return max(1, self.begun.max_leases) - held
+
+    def _ask(self, least: int = 0) -> None:
+        """Ask for as many slots as the step will surely fill, and for one where there is none; for no fewer than least,
+        which are there or under way already. The lock is held.
 
         A later layer brings the step's first block again: that is the block to ask for, and where the transfer is
         sealed if a slot does not come. No later block can become whole then anyway.
@@ -297,21 +340,22 @@ class Request:
         room = ring.geometry.room
         if self._open is not None:
             left -= self._open.slot.room - self._open.used
-        need = max(left // room, 0 if self._open is not None or left <= 0 else 1)
+        need = max(left // room, 0 if self._open is not None or left <= 0 else 1, least)
         have = len(self._free) + len(self._asked)
         block = max(first, self.begun.from_token) // self.begun.block_tokens
-        for _ in range(min(most - (self._open is not None), need) - have):
+        for _ in range(min(min(most - (self._open is not None), need) - have, self._spare())):
             seq = self._link.next_seq()
             if not self._link.send(wire.Lease(0, self.handle, seq, block, int(params.LEASE_WAIT * 1000))):
                 return
             self._asked[seq] = block
 
-    def _commit_later(self, opened: _Open) -> None:
+    def _commit_later(self, opened: Open) -> None:
         """Runs beside the engine's thread."""
         good = all(d.wait(params.DEVICE_WAIT) for d in opened.dones)
         with self._link.changed:
             self._filling.remove(opened.slot)
-            if good and self.state in (State.BEGINNING, State.LIVE):
+            self._link.changed.notify_all()  # who waits for a slot may ask for one now
+            if good and opened.entries and self.state in (State.BEGINNING, State.LIVE):
                 self._commit(opened)
                 self._say_end()
                 return
@@ -443,5 +487,5 @@ class Request:
         c = given.committed
         if c is not None:
             self._link.commit(given.slot, self.handle, c.entries, c.payload)
-        elif given.slot not in self._filling and (self._open is None or self._open.slot is not given.slot):
+        elif given.slot not in (*self._filling, *(o.slot for o in (*self._full, self._open) if o is not None)):
             self._link.give_back(given.slot, self.handle)

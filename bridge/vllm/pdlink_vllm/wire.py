@@ -100,10 +100,17 @@ class DType(enum.IntEnum):
 
 
 class ArrayId(enum.IntEnum):
-    """Arrays of a block that plain-KV workers fill."""
+    """Arrays of a block: plain keys and values, and what DeepSeek-V4 keeps."""
 
     K = 0
     V = 1
+    WINDOW = 2
+    POOLED = 3
+    PREV_KV = 4
+    PREV_GATE = 5
+    IDX_POOLED = 6
+    IDX_PREV_KV = 7
+    IDX_PREV_GATE = 8
 
 
 class What(enum.IntEnum):
@@ -116,6 +123,7 @@ class What(enum.IntEnum):
 
 HELLO_RING = 1  # flag of HELLO: an earlier sidecar's ring is attached
 WELCOME_SAME = 1  # flag of WELCOME: that ring is still the one
+WELCOME_FACTS = 2  # flag of WELCOME: FACTS is understood
 
 
 @dataclass(frozen=True)
@@ -332,9 +340,24 @@ class Reclaim(Message):
     generation: int = 0
 
 
+@dataclass(frozen=True)
+class Facts(Message):
+    """What model this worker has loaded: the document is in the attached file."""
+
+    TYPE = 15
+    FORM = struct.Struct("<II32s8x")
+
+    size: int = 0
+    form: int = 1
+    sha256: bytes = bytes(32)
+
+
 _TYPES: dict[int, type[Message]] = {
     t.TYPE: t
-    for t in (Hello, Welcome, Refuse, Begin, Begun, Array, Lease, Leased, Commit, Return, End, Abort, Sealed, Reclaim)
+    for t in (
+        *(Hello, Welcome, Refuse, Begin, Begun, Array, Lease, Leased, Commit, Return, End, Abort, Sealed, Reclaim),
+        Facts,
+    )
 }
 
 

@@ -10,7 +10,11 @@ from pdlink_vllm.capture import Active, Capture
 from pdlink_vllm.device import Device
 from pdlink_vllm.engine import Adapter, Layer, Model, Source
 from pdlink_vllm.link import Link
-from pdlink_vllm.request import Layouts, Offer, Request, State
+from pdlink_vllm.offer import Layouts, Offer
+from pdlink_vllm.projection.handle import Carry
+from pdlink_vllm.projection.maker import Maker
+from pdlink_vllm.projection.shape import PREVIOUS
+from pdlink_vllm.request import Request, State
 from pdlink_vllm.scheduler import Chunk, Step
 from pdlink_vllm.wire import Kind, Mode
 
@@ -28,12 +32,19 @@ class Worker:
         device: Device,
         log: logging.Logger,
         budget: float = params.WAIT_BUDGET,
+        maker: Maker | None = None,
     ) -> None:
-        """The link is started by the caller, and closed by close. budget is for each request, in seconds."""
+        """The link is started by the caller, and closed by close, as maker is, which projects DeepSeek-V4 here. budget
+        is for each request, in seconds.
+        """
         self._budget = budget
         self._link, self.model, self._device, self._log = link, model, device, log
         self._mode = Mode.PIECES if model.kind is Kind.KV else Mode.ROWS
         self.capture = Capture(model, source, self._mode, device)
+        self._maker = maker
+        if maker is not None:
+            device.before_detach(maker.quiet)
+        self._carries: dict[str, Carry] = {}
         self._layouts = Layouts()
         self._requests: dict[str, Request] = {}
         self._complete: set[str] = set()  # of these, the engine has shown all that it ever will
@@ -51,7 +62,7 @@ class Worker:
             if chunk.last:
                 self._complete.add(chunk.req_id)
             if request.state in (State.BEGINNING, State.LIVE):
-                active.append(Active(chunk, request))
+                active.append(Active(chunk, request, carry=self._carries.get(chunk.req_id)))
         self.capture.start(active)
 
     def end_step(self) -> None:
@@ -60,7 +71,11 @@ class Worker:
             a.request.flush()
             if a.chunk.last:
                 a.request.end(a.chunk.first + a.chunk.tokens)
+        self._learn()
         self.capture.start([])
+        over = (State.ENDED, State.OVER)
+        for rid in [rid for rid in self._carries if rid in self._complete or self._requests[rid].state in over]:
+            self._carries.pop(rid).close()  # nothing more will be projected
         for rid in [rid for rid in self._complete if self._requests[rid].expired()]:
             self._complete.remove(rid)
             self._requests.pop(rid).forget()
@@ -74,12 +89,40 @@ class Worker:
         """End everything; idempotent."""
         self.capture.start([])
         self._link.close()
+        if self._maker is not None:
+            self._maker.quiet()
         self._device.close()
+        while self._carries:
+            self._carries.popitem()[1].close()
+        if self._maker is not None:
+            self._maker.close()
+
+    def _learn(self) -> None:
+        """Tell the maker what the sidecar wants of us, so that it has that for the next prompt."""
+        for a in self.capture.active if self._maker is not None else ():
+            b = a.request.begun
+            if self._maker is None or b.block_tokens == 0:
+                continue
+            if self._maker.learn(b.block_tokens, b.layer_first, b.layer_end) and a.carry is not None:
+                arrays = a.request.arrays
+                if arrays and not any((i, array) in arrays for i, _ in arrays for array in PREVIOUS):
+                    self._maker.without_previous()
+
+    def _carry(self, chunk: Chunk) -> Carry | None:
+        """Begin a prompt on the device; None where its rows are to stay rows."""
+        ring = self._link.ring
+        if self._maker is None or chunk.begin or ring is None or not self._maker.fits(ring.geometry.room):
+            return None
+        return self._maker.open()
 
     def _begin(self, chunk: Chunk) -> Request:
         m = self.model
-        row = m.row_bytes if self._mode is Mode.ROWS else 0
-        offer = Offer(chunk.transfer, chunk.prompt_tokens, chunk.begin, self._mode, m.dtype, row, self._budget)
+        carry = self._carry(chunk)
+        if carry is not None:
+            self._carries[chunk.req_id] = carry
+        mode = self._mode if carry is None else Mode.PIECES
+        row = m.row_bytes if mode is Mode.ROWS else 0
+        offer = Offer(chunk.transfer, chunk.prompt_tokens, chunk.begin, mode, m.dtype, row, self._budget)
         request = Request(self._link, self._layouts, offer, self._device.later, self._log)
         self._requests[chunk.req_id] = request
         request.begin()

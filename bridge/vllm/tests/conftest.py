@@ -13,6 +13,23 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import sidecar
 
+NOT_RUN = pytest.StashKey[list[str]]()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what needs a GPU where there is none: it is not run, and not counted as if it were."""
+    away = [] if Path("/dev/nvidiactl").exists() else [i for i in items if i.get_closest_marker("gpu")]
+    config.stash[NOT_RUN] = [i.nodeid for i in away]
+    if away:
+        config.hook.pytest_deselected(items=away)
+        items[:] = [i for i in items if i not in away]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """List those."""
+    for name in config.stash.get(NOT_RUN, []):
+        terminalreporter.write_line(f"not run, no GPU here: {name}")
+
 
 class Place:
     """Where a test's sidecars listen; ends those that it left."""

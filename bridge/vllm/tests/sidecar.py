@@ -6,6 +6,7 @@ Strict where the real one is: what the specification calls a breach is an error 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import mmap
 import os
 import select
@@ -107,6 +108,7 @@ class Options:
     lease_delay: float = 0.0
     mute: bool = False  # answers HELLO and nothing more
     deaf: bool = False  # hears no COMMIT and no END
+    facts: bool = True  # wants to know what model was loaded
     local: int = 1
 
 
@@ -186,6 +188,7 @@ class Sidecar:
         self.path, self.changed = path, threading.Condition()
         self.transfers: dict[bytes, Transfer] = dict(transfers or {})
         self.hellos: list[wire.Hello] = []
+        self.facts: list[bytes] = []  # documents that workers told
         self.breaches: list[str] = []
         self.given = 0
         self.waiting: deque[tuple[_Conn, wire.Lease, float]] = deque()
@@ -281,6 +284,8 @@ class Sidecar:
     def _message(self, c: _Conn, m: wire.Message, fd: int) -> None:
         if isinstance(m, wire.Hello):
             self._hello(c, m, fd)
+        elif isinstance(m, wire.Facts):
+            self._facts(m, fd)
         elif self.options.mute or (self.options.deaf and isinstance(m, wire.Commit | wire.End)):
             return
         elif isinstance(m, wire.Begin):
@@ -303,8 +308,18 @@ class Sidecar:
         self.hellos.append(m)
         mem = self.memory
         same = fd >= 0 and os.pread(fd, 32, 0)[16:32] == mem.ring
-        w = wire.Welcome(int(same), 0, mem.ring, mem.size, mem.slots, mem.slot_size, mem.first, wire.RECORD, 1000)
+        flags = int(same) | (wire.WELCOME_FACTS if self.options.facts else 0)
+        w = wire.Welcome(flags, 0, mem.ring, mem.size, mem.slots, mem.slot_size, mem.first, wire.RECORD, 1000)
         socket.send_fds(c.sock, [w.encode()], [mem.fd])
+
+    def _facts(self, m: wire.Facts, fd: int) -> None:
+        if not self.options.facts:
+            raise Breach("FACTS that nobody asked for")
+        data = os.pread(fd, (32 << 10) + 1, 0) if fd >= 0 else b""
+        sealed = fd >= 0 and fcntl.fcntl(fd, 1034) & 0xF == 0xF
+        if len(data) != m.size or hashlib.sha256(data).digest() != m.sha256 or not sealed or m.size > 32 << 10:
+            raise Breach(f"FACTS of {m.size} bytes, with {len(data)} attached, sealed {sealed}")
+        self.facts.append(data)
 
     def _begin(self, c: _Conn, m: wire.Begin) -> None:
         if m.handle == 0 or m.handle in c.begun_once:

@@ -72,7 +72,7 @@ def export(model: Path, out: Path, options: Options) -> Report:
     config = read_config(model)
     try:
         source = _Checkpoint(model, config, options)
-        arrays = [(name, source.array(origin, want)) for name, origin, want in _wanted(config)]
+        arrays = [(name, source.array(origin, want)) for name, origin, want in wanted(config)]
         kept = {key: config[key] for key in (*CONFIG, "rope_scaling") if key in config}
         meta = {"format": "pdlink-projection-1", "config": json.dumps(kept, separators=(",", ":"), sort_keys=True)}
         digest = write(out, arrays, meta)
@@ -116,7 +116,7 @@ def read_config(model: Path) -> dict[str, Any]:
     return config
 
 
-def _wanted(config: Mapping[str, Any]) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+def wanted(config: Mapping[str, Any]) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """Yield (name in the file, name in the checkpoint below the layers' prefix, shape), in the file's order."""
     hidden, head, index = config["hidden_size"], config["head_dim"], config["index_head_dim"]
     for i, ratio in enumerate(config["compress_ratios"]):

@@ -60,9 +60,22 @@ class Tensor:
 
 
 def read_header(path: Path) -> dict[str, Tensor]:
-    """List a file's tensors. Nothing is allocated from a number that the file's size does not bear out.
+    """List a file's tensors. Raises FileError."""
+    entries, base, size = _header(path)
+    return {name: _entry(path, name, e, base, size) for name, e in entries.items() if name != "__metadata__"}
 
-    Raises FileError.
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """Return what a file says about itself. Raises FileError."""
+    found = _header(path)[0].get("__metadata__", {})
+    if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
+        raise FileError(f"{path}: __metadata__ holds something else than texts")
+    return found
+
+
+def _header(path: Path) -> tuple[dict[str, Any], int, int]:
+    """Return a file's header, where its data begins, and its size. Nothing is allocated from a number that the file's
+    size does not bear out.
     """
     size = path.stat().st_size
     with path.open("rb") as f:
@@ -79,8 +92,7 @@ def read_header(path: Path) -> dict[str, Tensor]:
         raise FileError(f"{path}: header: {e}") from e
     if not isinstance(entries, dict):
         raise FileError(f"{path}: the header is not an object")
-    base = 8 + length
-    return {name: _entry(path, name, e, base, size) for name, e in entries.items() if name != "__metadata__"}
+    return entries, 8 + length, size
 
 
 def _entry(path: Path, name: str, entry: Any, base: int, size: int) -> Tensor:

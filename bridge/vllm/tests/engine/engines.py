@@ -17,6 +17,8 @@ ROOT = PACKAGE.parent.parent
 FOLDER = Path(os.environ.get("PDLINK_VLLM", ROOT / ".build" / "vllm"))
 QWEN3 = ROOT / "bridge" / "omlx" / "testdecoder" / "testdata" / "tiny-qwen3"
 TINY_V4 = FOLDER / "models" / "tiny-v4"
+# Those that plain attention is tested with.
+VERSIONS = os.environ.get("PDLINK_VLLM_VERSIONS", "0.32.0 0.28.0 0.21.0").split()
 
 # A run takes a minute on two idle cores; on a busy machine many times that.
 LIMIT = 1200

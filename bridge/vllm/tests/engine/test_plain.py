@@ -70,7 +70,7 @@ def worst(t: sidecar.Transfer, want: Any) -> float:
     return result
 
 
-@pytest.mark.parametrize("version", ["0.32.0", "0.28.0", "0.21.0"])
+@pytest.mark.parametrize("version", engines.VERSIONS)
 def test_blocks(version: str, place: Place, tmp_path: Path, expected: dict[str, Any]) -> None:
     s = place.sidecar(sidecar.Options(slots=16, slot_size=256 << 10))
     for p in PROMPTS:

@@ -14,7 +14,7 @@ import torch
 from conftest import Place
 from pdlink_vllm import wire
 from pdlink_vllm.capture import CaptureError, cache_form, rows_on_device, rows_on_host, slots
-from pdlink_vllm.device import Cpu
+from pdlink_vllm.device import Cpu, Cuda
 from pdlink_vllm.engine import Adapter, Layer, Model, Source
 from pdlink_vllm.link import Link
 from pdlink_vllm.scheduler import Chunk, Step
@@ -22,6 +22,9 @@ from pdlink_vllm.wire import DType, Kind, What
 from pdlink_vllm.worker import Worker, hello, hook
 
 log = logging.getLogger("test")
+
+
+CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
 
 
 def test_slots() -> None:
@@ -33,22 +36,26 @@ def test_slots() -> None:
         slots((7, 3, 1), 2, 3, 4)
 
 
+@pytest.mark.parametrize("where", ["cpu", CUDA])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-def test_rows_by_slot(dtype: Any) -> None:
-    mapping = torch.tensor([99, 12, 13, 40, 41, 42, -1, -1], dtype=dtype)
+def test_rows_by_slot(dtype: Any, where: str) -> None:
+    mapping = torch.tensor([99, 12, 13, 40, 41, 42, -1, -1], dtype=dtype, device=where)
     wanted = torch.tensor([40, 41, 42])
-    assert rows_on_host(mapping, wanted) == 3
+    if where == "cpu":
+        assert rows_on_host(mapping, wanted) == 3
     index, good = rows_on_device(mapping, wanted)
     assert index.tolist() == [3, 4, 5]
     assert bool(good)
 
 
+@pytest.mark.parametrize("where", ["cpu", CUDA])
 @pytest.mark.parametrize("wanted", [[77, 78], [41, 43], [42, 43], [13, 14]])
-def test_rows_that_are_not_there(wanted: list[int]) -> None:
+def test_rows_that_are_not_there(wanted: list[int], where: str) -> None:
     """Wrong rows are noticed, whichever way they are looked for: found nowhere, cut off, or of somebody else."""
-    mapping = torch.tensor([99, 12, 13, 40, 41, 42])
-    with pytest.raises(CaptureError):
-        rows_on_host(mapping, torch.tensor(wanted))
+    mapping = torch.tensor([99, 12, 13, 40, 41, 42], device=where)
+    if where == "cpu":
+        with pytest.raises(CaptureError):
+            rows_on_host(mapping, torch.tensor(wanted))
     _, good = rows_on_device(mapping, torch.tensor(wanted))
     assert not bool(good)
 
@@ -56,35 +63,40 @@ def test_rows_that_are_not_there(wanted: list[int]) -> None:
 B, H, S, D = 6, 3, 16, 8
 
 
-def paged(form: str) -> tuple[Any, Any, Any]:
+def paged(form: str, where: str = "cpu") -> tuple[Any, Any, Any]:
     """An empty cache in one of the engine's forms, and views of its keys and values [blocks, tokens, heads, width]."""
+
+    def empty(*shape: int) -> Any:
+        return torch.zeros(shape, device=where)
+
     if form.startswith("packed"):
-        base = torch.zeros(B, S, H, 2 * D).permute(0, 2, 1, 3) if form == "packed nhd" else torch.zeros(B, H, S, 2 * D)
+        base = empty(B, S, H, 2 * D).permute(0, 2, 1, 3) if form == "packed nhd" else empty(B, H, S, 2 * D)
         if form == "packed hbnc":
-            base = torch.zeros(H, B, S, 2 * D).permute(1, 0, 2, 3)
+            base = empty(H, B, S, 2 * D).permute(1, 0, 2, 3)
         return base, base[..., :D].permute(0, 2, 1, 3), base[..., D:].permute(0, 2, 1, 3)
     if form == "pair first":
-        base = torch.zeros(2, B, S, H, D)
+        base = empty(2, B, S, H, D)
         return base, base[0], base[1]
     if form == "pair first hnd":
-        base = torch.zeros(2, B, H, S, D).permute(0, 1, 3, 2, 4)
+        base = empty(2, B, H, S, D).permute(0, 1, 3, 2, 4)
         return base, base[0], base[1]
-    base = torch.zeros(B, 2, S, H, D)
+    base = empty(B, 2, S, H, D)
     return base, base[:, 0], base[:, 1]
 
 
 FORMS = ["packed hnd", "packed nhd", "packed hbnc", "pair first", "pair first hnd", "pair second"]
 
 
+@pytest.mark.parametrize("where", ["cpu", CUDA])
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_cache(form: str) -> None:
-    cache, keys, values = paged(form)
+def test_every_form_of_cache(form: str, where: str) -> None:
+    cache, keys, values = paged(form, where)
     g = torch.Generator().manual_seed(1)
-    rows = torch.randn(2, 40, H, D, generator=g)
+    rows = torch.randn(2, 40, H, D, generator=g).to(where)
     order = slots((4, 0, 5), 3, 40, S)
     for i, slot in enumerate(order.tolist()):
         keys[slot // S, slot % S], values[slot // S, slot % S] = rows[0, i], rows[1, i]
-    k, v = cache_form(tuple(cache.shape), H, D).gather(cache, order)
+    k, v = cache_form(tuple(cache.shape), H, D).gather(cache, order.to(where))
     assert torch.equal(k, rows[0])
     assert torch.equal(v, rows[1])
 
@@ -102,8 +114,15 @@ class Engine:
     """What an engine does around a worker: has blocks, mixes requests into batches, calls the hooks of each layer."""
 
     def __init__(
-        self, source: Source, link: Link, writer: str = "do_kv_cache_update", heads: int = 2, block: int = 16
+        self,
+        source: Source,
+        link: Link,
+        writer: str = "do_kv_cache_update",
+        heads: int = 2,
+        block: int = 16,
+        where: str = "cpu",
     ) -> None:
+        self.where = where
         self.block, self.heads, self.random = block, heads, random.Random(5)
         self.tables: dict[str, list[int]] = {}
         self.free = list(range(1, 400))
@@ -119,9 +138,11 @@ class Engine:
             layers.append(Layer(i, f"layers.{i}", N(impl=impl), 0, block))
         self.model = Model(kind, tuple(layers), DType.BF16, WIDTH, 0, 0 if kind is Kind.DSV4 else heads)
         self.cache = [
-            torch.zeros(401, block, heads, 2 * WIDTH, dtype=torch.bfloat16).permute(0, 2, 1, 3) for _ in range(LAYERS)
+            torch.zeros(401, block, heads, 2 * WIDTH, dtype=torch.bfloat16, device=where).permute(0, 2, 1, 3)
+            for _ in range(LAYERS)
         ]
-        self.worker = Worker(link, self.model, source, Cpu(), log)
+        device = Cpu() if where == "cpu" else Cuda(torch.device(where, 0), log)
+        self.worker = Worker(link, self.model, source, device, log)
         if source is Source.WRITER:
             hook(self.worker, source, Adapter(0, writer, ""))
 
@@ -133,7 +154,7 @@ class Engine:
         self.lengths[name] = tokens
         tokens += decoded
         shape = (tokens, WIDTH) if self.source is Source.INPUT else (tokens, self.heads, WIDTH)
-        self.rows[name] = [[torch.randn(shape).to(torch.bfloat16) for _ in range(2)] for _ in range(LAYERS)]
+        self.rows[name] = [[torch.randn(shape).to(self.where, torch.bfloat16) for _ in range(2)] for _ in range(LAYERS)]
         self.tables[name] = [self.free.pop() for _ in range(-(-tokens // self.block))]
         return self.rows[name]
 
@@ -157,6 +178,7 @@ class Engine:
         self.worker.begin_step(Step(chunks, list(gone)))
         parts = self.random.sample(parts, len(parts))
         mapping = torch.cat([self._slots(*p) for p in parts]) if parts else torch.zeros(0, dtype=torch.int64)
+        mapping = mapping.to(self.where)
         for layer in self.model.layers:
             batch = (
                 [torch.cat([self.rows[n][layer.index][j][a:b] for n, a, b in parts]) for j in range(2)] if parts else []
@@ -206,7 +228,7 @@ def same_blocks(t: sidecar.Transfer, rows: list[Any], heads: int = 2) -> None:
         got = torch.frombuffer(data, dtype=torch.bfloat16).reshape(LAYERS, 2, heads, BLOCK, WIDTH)
         for layer in range(LAYERS):
             for j in range(2):
-                want = rows[layer][j][b * BLOCK : (b + 1) * BLOCK].transpose(0, 1)
+                want = rows[layer][j][b * BLOCK : (b + 1) * BLOCK].transpose(0, 1).cpu()
                 assert torch.equal(got[layer, j], want), (b, layer, j)
 
 
@@ -220,14 +242,19 @@ STEPS = [
 
 
 @pytest.mark.parametrize(
-    ("source", "writer"),
-    [(Source.WRITER, "do_kv_cache_update"), (Source.WRITER, "forward"), (Source.CACHE, "-")],
-    ids=["writer", "forward", "cache"],
+    ("source", "writer", "where"),
+    [
+        (Source.WRITER, "do_kv_cache_update", "cpu"),
+        (Source.WRITER, "forward", "cpu"),
+        (Source.CACHE, "-", "cpu"),
+        pytest.param(Source.CACHE, "-", "cuda", marks=pytest.mark.gpu),
+    ],
+    ids=["writer", "forward", "cache", "cache on cuda"],
 )
-def test_mixed_batches(place: Place, link: Link, source: Source, writer: str) -> None:
+def test_mixed_batches(place: Place, link: Link, source: Source, writer: str, where: str) -> None:
     s = place.sidecar()
     assert link.wait_up(5)
-    e = Engine(source, link, writer)
+    e = Engine(source, link, writer, where=where)
     a, b, _ = e.prompt("a", 150), e.prompt("b", 96), e.prompt("x", 40)
     plan("a", 4, s)
     plan("b", 3, s)
@@ -241,11 +268,40 @@ def test_mixed_batches(place: Place, link: Link, source: Source, writer: str) ->
     e.worker.close()
 
 
-def test_a_prefix_hit_is_gathered(place: Place, link: Link) -> None:
+@pytest.mark.parametrize(
+    ("source", "where"),
+    [
+        (Source.WRITER, "cpu"),
+        (Source.CACHE, "cpu"),
+        pytest.param(Source.CACHE, "cuda", marks=pytest.mark.gpu),
+    ],
+    ids=["writer", "cache", "cache on cuda"],
+)
+def test_an_unfinished_last_block_is_filled_up(place: Place, link: Link, source: Source, where: str) -> None:
+    """A prompt that ends in the middle of a block that is wanted: zeros follow, be it behind its first row."""
+    s = place.sidecar()
+    assert link.wait_up(5)
+    e = Engine(source, link, where=where)
+    for name, tokens, blocks in (("a", 150, 5), ("b", 97, 4), ("c", 96, 3), ("d", 100, 3)):
+        rows = e.prompt(name, tokens)
+        t = plan(name, blocks, s)
+        e.step([(name, 0, 70)], {name})
+        e.step([(name, 70, tokens - 1)], {name})
+        e.step([(name, tokens - 1, tokens)], {name})
+        for layer in rows:
+            for j in range(2):
+                layer[j] = torch.cat([layer[j][:tokens].cpu(), torch.zeros(BLOCK, 2, WIDTH, dtype=torch.bfloat16)])
+        same_blocks(s.wait(name.encode().ljust(16, b"."), 10), rows)
+        assert t.ended[0].tokens == tokens
+    e.worker.close()
+
+
+@pytest.mark.parametrize("where", ["cpu", CUDA])
+def test_a_prefix_hit_is_gathered(place: Place, link: Link, where: str) -> None:
     """Rows that an earlier request left in the cache come with the first chunk."""
     s = place.sidecar()
     assert link.wait_up(5)
-    e = Engine(Source.CACHE, link)
+    e = Engine(Source.CACHE, link, where=where)
     rows = e.prompt("a", 128)
     plan("a", 4, s)
     e.step([("a", 0, 80)], set())
@@ -254,10 +310,11 @@ def test_a_prefix_hit_is_gathered(place: Place, link: Link) -> None:
     e.worker.close()
 
 
-def test_attention_input(place: Place, link: Link) -> None:
+@pytest.mark.parametrize("where", ["cpu", CUDA])
+def test_attention_input(place: Place, link: Link, where: str) -> None:
     s = place.sidecar()
     assert link.wait_up(5)
-    e = Engine(Source.INPUT, link)
+    e = Engine(Source.INPUT, link, where=where)
     a, b, _ = e.prompt("a", 150), e.prompt("b", 97), e.prompt("x", 40)
     plan("a", 4, s, Kind.DSV4)
     plan("b", 3, s, Kind.DSV4)
@@ -270,8 +327,26 @@ def test_attention_input(place: Place, link: Link) -> None:
             assert first == 0
             assert torch.equal(
                 torch.frombuffer(bytearray(data), dtype=torch.bfloat16).reshape(-1, WIDTH),
-                rows[layer][0][: blocks * BLOCK],
+                rows[layer][0][: blocks * BLOCK].cpu(),
             )
+    e.worker.close()
+
+
+@pytest.mark.gpu
+def test_wrong_rows_on_a_device_are_not_committed(place: Place, link: Link) -> None:
+    """There the check comes with the copy: what was copied wrongly is returned, and the request ends."""
+    s = place.sidecar()
+    assert link.wait_up(5)
+    e = Engine(Source.INPUT, link, where="cuda")
+    e.prompt("a", 64)
+    t = plan("a", 2, s, Kind.DSV4)
+    e.worker.begin_step(Step([chunk("a", e, 64, table=(398, 399, 397, 396))]))
+    for layer in e.model.layers:
+        e._layer(layer, [e.rows["a"][layer.index][0]], e._slots("a", 0, 64).to("cuda"))
+    e.worker.end_step()
+    s.wait(b"a".ljust(16, b"."), 30)
+    assert t.rows == {}
+    assert "did not deliver" in t.aborted[0]
     e.worker.close()
 
 

@@ -47,6 +47,14 @@ def test_settings_that_are_not_known(extra: dict[str, Any]) -> None:
         Settings.of(extra)
 
 
+def test_a_projection_is_said_whole() -> None:
+    whole = {"projection_library": "/l", "projection_weights": "/w", "projection_sha256": "00"}
+    assert Settings.of(whole).projection_weights == "/w"
+    for key in whole:
+        with pytest.raises(Refusal, match="belong together"):
+            Settings.of({k: v for k, v in whole.items() if k != key})
+
+
 def module(**more: Any) -> Any:
     values = {
         "impl": N(do_kv_cache_update=lambda: None, forward=lambda: None),
@@ -109,6 +117,11 @@ def test_a_plain_model() -> None:
         (Ranks(1, 4), 1, 2, (0, 1), True, 2),
         (Ranks(2, 4), 1, 2, (1, 2), False, 2),
         (Ranks(1, 2, hosts=2), 2, 4, (2, 4), False, 1),
+        (Ranks(0, 2, hosts=2), 1, 1, (0, 1), False, 1),
+        (Ranks(2, 4, hosts=2), 1, 2, (1, 2), False, 1),
+        (Ranks(0, 4, hosts=2), 1, 1, (0, 1), False, 1),
+        (Ranks(3, 4, hosts=2), 1, 4, (3, 4), False, 2),
+        (Ranks(1, 2, 2, hosts=2, pp=1), 2, 4, (2, 4), False, 2),
     ],
 )
 def test_ranks(ranks: Ranks, own: int, total: int, heads: tuple[int, int], replica: bool, local: int) -> None:
@@ -117,6 +130,13 @@ def test_ranks(ranks: Ranks, own: int, total: int, heads: tuple[int, int], repli
     assert ((m.head_first, m.head_end), m.replica) == (heads, replica)
     assert engine.local_workers(Settings(), m, x.config, ranks) == local
     assert engine.local_workers(Settings(local_workers=7), m, x.config, ranks) == 7
+
+
+def test_a_sidecar_for_each_worker() -> None:
+    ranks = Ranks(1, 2, 2, pp=1)
+    x = loaded(ranks=ranks, num_kv_heads=2)
+    assert ranks.rank == 3
+    assert engine.local_workers(Settings("/run/engine-{rank}.sock"), plain(x), x.config, ranks) == 1
 
 
 def test_stages() -> None:

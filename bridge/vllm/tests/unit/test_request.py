@@ -16,8 +16,9 @@ import sidecar
 from conftest import Place as Where
 from pdlink_vllm import params, wire
 from pdlink_vllm.link import Link
+from pdlink_vllm.offer import Layouts, Offer
 from pdlink_vllm.packing import Cut, PieceCutter, RowCutter
-from pdlink_vllm.request import Layouts, Offer, Request, State
+from pdlink_vllm.request import Request, State
 from pdlink_vllm.ring import Ring
 from pdlink_vllm.wire import ArrayId, DType, Mode, What
 
@@ -474,11 +475,10 @@ def test_slots_come_back_from_a_request_that_ended_without_a_sidecar(place: Wher
     leased = [i for i in range(4) if first.memory.state(i)[0] == sidecar.LEASED]
     assert leased, "no lease was held: the test tests less than it says"
     r.abort("the engine's request ended early")
-    second = place.sidecar(after=first)
-    deadline = time.monotonic() + 5
-    while any(second.memory.state(i)[0] == sidecar.LEASED for i in range(4)) and time.monotonic() < deadline:
+    memory, deadline = place.sidecar(after=first).memory, time.monotonic() + 5
+    while (left := sum(memory.state(i)[0] == sidecar.LEASED for i in range(4))) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert [second.memory.state(i)[0] for i in range(4)].count(sidecar.LEASED) == 0
+    assert left == 0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,127 @@
+"""The C interface of libpdproj as ctypes: what kernels/cuda/pdproj.h says, and nothing else."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+from typing import Any, ClassVar
+
+ABI = 2
+TEXT = 256
+ARRAYS = 8
+PACKED = 8  # flag of Config
+FULL = 7  # code: as many requests, or graphs, as there can be
+
+
+class ProjectionError(Exception):
+    """libpdproj, its weights or a call of it cannot be used. The text names the reason, and the cure where there is
+    one.
+    """
+
+    def __init__(self, text: str, code: int = 0) -> None:
+        """code is the library's, 0 where it was not asked."""
+        super().__init__(text)
+        self.code = code
+
+
+class Error(Structure):
+    """pdproj_error."""
+
+    _fields_: ClassVar = [("code", c_int32), ("text", c_char * TEXT)]
+
+
+class Layer(Structure):
+    """pdproj_layer."""
+
+    _fields_: ClassVar = [
+        *(("ratio", c_int32), ("reserved", c_int32), ("kv", c_void_p), ("kv_norm", c_void_p)),
+        *(("comp_kv", c_void_p), ("comp_gate", c_void_p), ("comp_norm", c_void_p)),
+        *(("idx_kv", c_void_p), ("idx_gate", c_void_p), ("idx_norm", c_void_p)),
+        *(("comp_ape", c_void_p), ("idx_ape", c_void_p), ("offset", c_int64 * ARRAYS)),
+    ]
+
+
+class Config(Structure):
+    """pdproj_config."""
+
+    _fields_: ClassVar = [
+        *(("size", c_uint32), ("flags", c_uint32), ("device", c_int32), ("layers", c_int32), ("layer", c_void_p)),
+        *((name, c_int32) for name in ("hidden", "head_dim", "index_dim", "rope_dim", "window")),
+        *((name, c_int32) for name in ("block_tokens", "max_tokens", "max_requests")),
+        ("max_positions", c_int64),
+        *((name, c_double) for name in ("norm_eps", "rope_theta", "compress_rope_theta")),
+        *((name, c_double) for name in ("yarn_factor", "yarn_original", "yarn_beta_fast", "yarn_beta_slow")),
+        *(("staging", c_uint64), ("cublaslt", c_char_p)),
+    ]
+
+
+class Facts(Structure):
+    """pdproj_facts."""
+
+    _fields_: ClassVar = [
+        *(("size", c_uint32), ("abi", c_int32), ("runtime", c_int32), ("driver", c_int32), ("sm", c_int32)),
+        *(("processors", c_int32), ("integrated", c_int32), ("reserved", c_int32)),
+        *(("memory", c_uint64), ("memory_free", c_uint64), ("name", c_char * 64)),
+    ]
+
+
+class Usage(Structure):
+    """pdproj_usage."""
+
+    _fields_: ClassVar = [
+        *(("size", c_uint32), ("direct", c_int32)),
+        *((name, c_uint64) for name in ("weights", "carries", "workspace", "staging", "cublaslt")),
+        ("gemm", c_char * 512),
+    ]
+
+
+class PieceOf(Structure):
+    """pdproj_piece."""
+
+    _fields_: ClassVar = [("block", c_int64), ("offset", c_int64), ("length", c_int64), ("at", c_void_p)]
+
+
+_ERR = POINTER(Error)
+
+# What is called of the library: result, and arguments in order.
+FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "pdproj_abi": (c_int32, []),
+    "pdproj_query": (c_int, [c_int32, POINTER(Facts), _ERR]),
+    "pdproj_create": (c_int, [POINTER(Config), POINTER(c_void_p), _ERR]),
+    "pdproj_destroy": (None, [c_void_p]),
+    "pdproj_used": (c_int, [c_void_p, POINTER(Usage), _ERR]),
+    "pdproj_request_create": (c_int, [c_void_p, POINTER(c_void_p), _ERR]),
+    "pdproj_request_free": (None, [c_void_p, c_void_p]),
+    "pdproj_project": (
+        c_int,
+        [
+            *(c_void_p, c_void_p, c_int32, c_void_p, c_int32, c_int64, POINTER(c_void_p), c_int32, POINTER(PieceOf)),
+            *(c_int32, POINTER(c_int32), POINTER(c_uint64), c_void_p, _ERR),
+        ],
+    ),
+    "pdproj_prepare": (c_int, [c_void_p, c_int32, c_void_p, c_int32, c_int64, _ERR]),
+    "pdproj_wait": (c_int, [c_void_p, c_uint64, _ERR]),
+}
+
+
+def load(path: Path) -> Any:
+    """Open the library and check that it is of this interface. Raises ProjectionError."""
+    try:
+        lib = ctypes.CDLL(str(path))
+        for name, (result, arguments) in FUNCTIONS.items():
+            f = getattr(lib, name)
+            f.restype, f.argtypes = result, arguments
+    except (OSError, AttributeError) as e:
+        raise ProjectionError(f"{path}: {e}") from e
+    if lib.pdproj_abi() != ABI:
+        raise ProjectionError(
+            f"{path} has interface {lib.pdproj_abi()}, this package needs {ABI}: build both of one source"
+        )
+    return lib
+
+
+def check(code: int, err: Error, doing: str) -> None:
+    """Turn a call's code into an exception. Raises ProjectionError."""
+    if code != 0:
+        raise ProjectionError(f"{doing}: {err.text.decode('utf-8', 'replace')}", code)

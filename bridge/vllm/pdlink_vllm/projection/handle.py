@@ -1,0 +1,207 @@
+"""One handle of libpdproj: a layer share's weights on the device, and the carries of the prompts that are computed."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import threading
+from collections.abc import Sequence
+from ctypes import byref, c_uint64, c_void_p, sizeof
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pdlink_vllm.projection import abi
+from pdlink_vllm.projection.abi import ProjectionError
+from pdlink_vllm.projection.shape import Geometry, Shape
+from pdlink_vllm.weights.export import wanted
+from pdlink_vllm.weights.safetensors import FileError, Tensor, read_header, read_metadata
+
+_CHUNK = 1 << 24
+
+# Parts of a layer in the weight file, by field of pdproj_layer.
+_PARTS = {
+    "kv": "wkv.weight",
+    "kv_norm": "kv_norm.weight",
+    **{f"{p}_{f}": f"{p}.{t}" for p in ("comp", "idx") for f, t in (("kv", "wkv.weight"), ("gate", "wgate.weight"))},
+    **{f"{p}_{f}": f"{p}.{t}" for p in ("comp", "idx") for f, t in (("norm", "norm.weight"), ("ape", "ape"))},
+}
+
+
+class Weights:
+    """The exported weights, mapped: nothing is read before the device takes it. Belongs to one thread."""
+
+    def __init__(self, path: Path, sha256: str) -> None:
+        """Open a file that `weights export` wrote, pinned by its sha256 in hex. Raises ProjectionError."""
+        try:
+            self._data = np.memmap(path, np.uint8, "r")
+            self._tensors = read_header(path)
+            config = json.loads(read_metadata(path).get("config", "null"))
+        except (OSError, ValueError, FileError) as e:
+            raise ProjectionError(f"projection weights: {e}") from e
+        digest = hashlib.sha256()
+        for at in range(0, len(self._data), _CHUNK):
+            digest.update(self._data[at : at + _CHUNK].tobytes())
+        if digest.hexdigest() != sha256.lower():
+            raise ProjectionError(f"{path}: its sha256 is {digest.hexdigest()}, not the one that the settings pin")
+        if not isinstance(config, dict):
+            raise ProjectionError(f"{path} has no configuration in it: export it again with pdlink-vllm weights export")
+        self.geometry = Geometry.of(config)
+        for name, _, shape in wanted(config):
+            t = self._tensors.get(name)
+            types = ("F32", "BF16") if name.endswith(".ape") else ("BF16",)
+            if t is None or t.shape != shape or t.dtype not in types:
+                raise ProjectionError(
+                    f"{path}: {name} is not {types[0]} {list(shape)}: weights and configuration differ"
+                )
+
+    def layer(self, index: int, shape: Shape, keep: list[Any]) -> abi.Layer:
+        """Describe a layer to the library. What it points to lives as long as keep and this object."""
+        ratio = self.geometry.ratios[index]
+        out = abi.Layer(ratio=ratio)
+        for name, part in _PARTS.items():
+            t = self._tensors.get(f"layer_{index}.{part}")
+            if t is not None:
+                setattr(out, name, self._address(t, keep, wide=name.endswith("ape")))
+        offsets = shape.offsets(ratio)
+        for a in range(abi.ARRAYS):
+            out.offset[a] = next((at for array, at in offsets.items() if int(array) - 2 == a), -1)
+        return out
+
+    def _address(self, t: Tensor, keep: list[Any], wide: bool) -> int:
+        data = self._data[t.begin : t.end]
+        if wide:  # a bias: float32, aligned, whatever it was
+            raw = np.array(data)
+            data = raw if t.dtype == "F32" else (raw.view("<u2").astype(np.uint32) << 16).view(np.uint8)
+            keep.append(data)
+        return int(data.ctypes.data)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a handle takes: rows of one call, prompts at once."""
+
+    tokens: int
+    requests: int
+
+
+class Handle:
+    """A created library handle. Any thread may use it; the library orders their calls. It is destroyed when it was
+    retired and nobody uses it any more: carries, and calls whose bytes are under way.
+    """
+
+    def __init__(self, lib: Any, weights: Weights, shape: Shape, device: int, limits: Limits) -> None:
+        """Upload the weights and wait for that: seconds, not for the engine's thread. Raises ProjectionError."""
+        self.shape, self.limits, self._lib = shape, limits, lib
+        self._changed = threading.Condition()
+        self._users = 0
+        self.latest = 0  # ticket
+        keep: list[Any] = []
+        key, g = shape.key, shape.geometry
+        layers = [weights.layer(i, shape, keep) for i in range(key.first, key.end)]
+        described = (abi.Layer * len(layers))(*layers)
+        factor, original, fast, slow = g.yarn
+        config = abi.Config(
+            *(sizeof(abi.Config), abi.PACKED, device, len(layers), ctypes.addressof(described)),
+            *(g.hidden, g.head, g.index, g.rope, g.window, key.block, limits.tokens, limits.requests, g.positions),
+            *(g.eps, g.theta, g.compress_theta, factor, original, fast, slow, 0, None),
+        )
+        self._h = c_void_p()
+        err = abi.Error()
+        abi.check(lib.pdproj_create(byref(config), byref(self._h), byref(err)), err, "create the projection")
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the device that the handle took."""
+        u, err = abi.Usage(size=sizeof(abi.Usage)), abi.Error()
+        abi.check(self._lib.pdproj_used(self._h, byref(u), byref(err)), err, "ask for its memory")
+        return int(u.weights + u.carries + u.workspace + u.staging)
+
+    def use(self) -> None:
+        """Keep the handle until done."""
+        with self._changed:
+            self._users += 1
+
+    def done(self) -> None:
+        """Give up one use."""
+        with self._changed:
+            self._users -= 1
+            self._changed.notify_all()
+
+    def open(self) -> Carry | None:
+        """Begin a prompt; None when there are as many as the handle was made for. Raises ProjectionError."""
+        out, err = c_void_p(), abi.Error()
+        code = self._lib.pdproj_request_create(self._h, byref(out), byref(err))
+        if code == abi.FULL:
+            return None
+        abi.check(code, err, "begin a prompt")
+        self.use()
+        return Carry(self, out)
+
+    def prepare(self, layer: int, x: int, n: int, first: int) -> bool:
+        """Ready calls with this input for less work of the host. False where no more can be. Raises ProjectionError."""
+        err = abi.Error()
+        code = self._lib.pdproj_prepare(self._h, layer - self.shape.key.first, x, n, first, byref(err))
+        if code != abi.FULL:
+            abi.check(code, err, f"prepare layer {layer}")
+        return bool(code == 0)
+
+    def wait(self, ticket: int) -> bool:
+        """Wait until a call's bytes are in place; the interpreter's lock is not held."""
+        with self._changed:
+            if not self._h:
+                return True  # whoever freed it waited for everything
+            self._users += 1
+        try:
+            err = abi.Error()
+            return bool(self._lib.pdproj_wait(self._h, ticket, byref(err)) == 0)
+        finally:
+            self.done()
+
+    def quiet(self) -> None:
+        """Wait until nothing that was enqueued so far writes any more."""
+        if self.latest:
+            self.wait(self.latest)
+
+    def retire(self, seconds: float) -> bool:
+        """Free everything once nobody uses it. False: somebody did for too long, and the memory stays taken."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._users == 0, seconds):
+                return False
+            h, self._h = self._h, c_void_p()
+        if h:
+            self._lib.pdproj_destroy(h)
+        return True
+
+
+class Carry:
+    """One prompt on the device. The engine's thread only."""
+
+    def __init__(self, handle: Handle, request: c_void_p) -> None:
+        """Own a request of the library."""
+        self.handle, self._request = handle, request
+
+    def project(self, layer: int, x: int, n: int, first: int, to: Sequence[int | None], stream: int) -> int:
+        """Enqueue the next n rows of a layer, bf16 at address x of the device, and return their ticket. to has an
+        address for each block that they touch, where what is completed of it goes; None drops it. Raises
+        ProjectionError.
+        """
+        h = self.handle
+        ticket, err = c_uint64(), abi.Error()
+        code = h._lib.pdproj_project(
+            *(h._h, self._request, layer - h.shape.key.first, x, n, first, (c_void_p * len(to))(*to), len(to), None, 0),
+            *(None, byref(ticket), stream, byref(err)),
+        )
+        abi.check(code, err, f"project layer {layer}")
+        h.latest = ticket.value
+        return h.latest
+
+    def close(self) -> None:
+        """Give the prompt's place back. Idempotent; what is under way is not disturbed."""
+        if self._request:
+            self.handle._lib.pdproj_request_free(self.handle._h, self._request)
+            self._request = c_void_p()
+            self.handle.done()
