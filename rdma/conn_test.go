@@ -332,8 +332,8 @@ func TestBadPeer(t *testing.T) {
 		return msg
 	}
 	inBubble(t, fakeverbs.MLX5, Options{}, func(t *testing.T, e *ends) {
-		a, b := e.mustConnect(t)
-		c := e.tapA
+		a, b := e.mustCarry(t) // nobody reads the control channels
+		c := a.d.conn
 		epoch, slots := c.t.epoch, uint64(c.t.slots)
 		granted := c.lanes[0].out.granted
 		for name, v := range map[string]struct {
@@ -358,7 +358,9 @@ func TestBadPeer(t *testing.T) {
 		if now := c.lanes[0].out.granted; now != granted {
 			t.Errorf("granted %d, then %d", granted, now)
 		}
-		closeBoth(a, b)
+		if err := errors.Join(a.d.Close(), b.d.Close()); err != nil {
+			t.Error(err)
+		}
 	})
 }
 

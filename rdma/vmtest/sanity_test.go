@@ -105,7 +105,7 @@ func loaded(t *testing.T) {
 func TestVMShaped(t *testing.T) {
 	loaded(t)
 	net := os.Getenv("RDMA_NET_B")
-	shell(t, "tc qdisc add dev "+net+" root tbf rate 100mbit burst 64kb latency 50ms")
+	shell(t, "tc qdisc add dev "+net+" root tbf rate 100mbit burst 64kb latency 400ms")
 	defer shell(t, "tc qdisc del dev "+net+" root")
 	rate := average(t, pair(t, "ib_write_bw", "-F", "-x", "1", "-n", "12", "-t", "4", "-Q", "1", "-s", "1048576"))
 	t.Logf("shaped to 100 Mbit/s: %.1f MiB/s", rate)

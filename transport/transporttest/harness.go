@@ -62,15 +62,18 @@ type Harness struct {
 	// 200.
 	Tries int
 
-	patience time.Duration // in place of soon; for tests of the suite itself
+	// Patience is how long the suite waits for what has to happen; 0 means 8 s. A check
+	// has two and a half times that in all, some for a hundred connections: an emulated
+	// machine needs more.
+	Patience time.Duration
 }
 
 // soon bounds everything that has to happen.
 func (h Harness) soon() time.Duration {
-	if h.patience == 0 {
+	if h.Patience == 0 {
 		return soon
 	}
-	return h.patience
+	return h.Patience
 }
 
 // deadline bounds the calls of one check, after anything that is waited for on

@@ -142,7 +142,7 @@ func mend(f *Faults) {
 // catches runs one check on a broken link and wants it to fail with a reason.
 func catches(t *testing.T, s sabotage, name, says string) {
 	h := s.harness(memHarness())
-	h.patience = 300 * time.Millisecond
+	h.Patience = 300 * time.Millisecond
 	for _, c := range checks() {
 		if c.name != name {
 			continue

@@ -174,6 +174,13 @@ func (d *device) GIDs(port int) ([]GIDEntry, error) {
 	if err != nil {
 		return nil, err
 	}
+	if d.lib.queryGIDTable != 0 {
+		// One call to the kernel instead of one for each entry, of which Soft-RoCE has a
+		// thousand.
+		if all, err := d.gidTable(port); err == nil {
+			return all, nil
+		}
+	}
 	var all []GIDEntry
 	const most = 1 << 10 // real tables have at most 256
 	for i := range min(p.GIDs, most) {
@@ -193,11 +200,43 @@ func (d *device) GIDs(port int) ([]GIDEntry, error) {
 	return all, nil
 }
 
+// gidTable asks for all entries of all ports that are not empty.
+func (d *device) gidTable(port int) ([]GIDEntry, error) {
+	const most = 1 << 12
+	var c cGIDEntry
+	mem, unmap, err := Map(most * int(unsafe.Sizeof(c)))
+	if err != nil {
+		return nil, err
+	}
+	defer unmap() //nolint:errcheck // own memory, mapped above
+	if err := d.life.use(); err != nil {
+		return nil, err
+	}
+	defer d.life.leave()
+	entries := at[cGIDEntry](uintptr(Addr(mem)))
+	r, _, _ := purego.SyscallN(d.lib.queryGIDTable, d.ctx, addrOf(entries), most, 0, unsafe.Sizeof(c))
+	n := int(r) // an ssize_t
+	if n < 0 || n > most {
+		return nil, failure("query GIDs of "+d.name, number(int32(n)))
+	}
+	all := make([]GIDEntry, 0, n)
+	for _, c := range unsafe.Slice(entries, n) {
+		if int(c.PortNum) == port && c.GID != (cGID{}) {
+			all = append(all, c.entry())
+		}
+	}
+	return all, nil
+}
+
+func (c *cGIDEntry) entry() GIDEntry {
+	return GIDEntry{GID: c.GID.bytes(), Index: int(c.GIDIndex), Kind: GIDKind(c.GIDType), IfIndex: int(c.NdevIfindex)}
+}
+
 func (d *device) gidEntry(port, index int) (GIDEntry, error) {
 	var e GIDEntry
 	err := with(d, func(c *cGIDEntry) error {
 		err := d.lib.code("query GID", d.lib.queryGIDEntry, d.ctx, uintptr(port), uintptr(index), addrOf(c), 0, unsafe.Sizeof(*c))
-		e = GIDEntry{GID: c.GID.bytes(), Index: index, Kind: GIDKind(c.GIDType), IfIndex: int(c.NdevIfindex)}
+		e = c.entry()
 		return err
 	})
 	return e, err

@@ -93,17 +93,23 @@ func TestVMQueries(t *testing.T) {
 	}
 }
 
-// TestVMOldLibrary lists GIDs as for a library without the newer call.
+// TestVMOldLibrary lists GIDs as for libraries without the newer calls.
 func TestVMOldLibrary(t *testing.T) {
 	name, _ := names()
 	l := must(load(""))(t)
 	d := must((&provider{l}).Open(name))(t)
 	defer d.Close()
 	want := must(d.GIDs(1))(t)
-	l.queryGIDEntry = 0
-	got := must(d.GIDs(1))(t)
-	if fmt.Sprint(got) != fmt.Sprint(want) || len(want) == 0 {
-		t.Errorf("by the older call %+v, by the newer %+v", got, want)
+	for what, fn := range map[string]*uintptr{"before the table": &l.queryGIDTable, "before entries": &l.queryGIDEntry} {
+		saved := *fn
+		*fn = 0
+		if what == "before entries" {
+			l.queryGIDTable = 0
+		}
+		if got := must(d.GIDs(1))(t); fmt.Sprint(got) != fmt.Sprint(want) || len(want) == 0 {
+			t.Errorf("by a library from %s %+v, by this one %+v", what, got, want)
+		}
+		*fn = saved
 	}
 }
 

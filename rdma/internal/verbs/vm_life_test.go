@@ -210,3 +210,42 @@ func TestVMTogether(t *testing.T) {
 		}
 	}
 }
+
+// TestVMSteps says what making a connection costs, step by step.
+func TestVMSteps(t *testing.T) {
+	const ring = 64 << 20
+	name, _ := names()
+	begun := time.Now()
+	step := func(what string) {
+		t.Logf("%8.1f ms  %s", float64(time.Since(begun).Microseconds())/1e3, what)
+		begun = time.Now()
+	}
+	p := must(Load(Options{}))(t)
+	step("load the library")
+	must(p.Devices())(t)
+	step("list devices")
+	d := must(p.Open(name))(t)
+	step("open one")
+	must(d.GIDs(1))(t)
+	step("list its addresses")
+	mem, unmap, err := Map(ring)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(mem); i += pageSize {
+		mem[i] = 1
+	}
+	step("touch a ring of 64 MiB")
+	pd := must(d.NewPD())(t)
+	mr := must(pd.Register(mem, AccessLocalWrite|AccessRemoteWrite))(t)
+	step("register it")
+	cq := must(pd.NewCQ(128, nil))(t)
+	qp := must(pd.NewQP(QPOptions{SendCQ: cq, RecvCQ: cq, MaxSend: 128, MaxRecv: 128}))(t)
+	step("make a completion queue and a queue pair")
+	for _, f := range []func() error{qp.Close, cq.Close, mr.Deregister, pd.Close, d.Close, unmap} {
+		if err := f(); err != nil {
+			t.Error(err)
+		}
+	}
+	step("close all")
+}
