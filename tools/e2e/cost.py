@@ -38,6 +38,27 @@ def first_token(base: str, prompt: str) -> tuple[float, Any, int | None]:
         return first, answer.headers, cached
 
 
+def answer_of(base: str, prompt: str) -> tuple[str, int | None]:
+    """The text of 16 greedy tokens, and the cached tokens."""
+    body = json.dumps({"model": MODEL, "prompt": prompt, "max_tokens": 16, "temperature": 0}).encode()
+    headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(f"{base}/v1/completions", body, headers), timeout=300) as answer:
+        said = json.loads(answer.read())
+    return said["choices"][0]["text"], (said["usage"].get("prompt_tokens_details") or {}).get("cached_tokens")
+
+
+def golden(house: CostHouse) -> None:
+    """What is brought beyond whole blocks is right: the golden prompt's tokens are those of a decoder by itself."""
+    alone = house.start_decoder("alone", {})
+    try:
+        alone.wait(alone.ready)
+        want, _ = answer_of(alone.url, house.golden)
+    finally:
+        alone.stop()
+    covered = house.covered(house.ids(house.golden))
+    house.checks.want("golden: tokens as native, cached", answer_of(house.front, house.golden), (want, covered))
+
+
 def engine_only(engine: Engine, ids: list[int]) -> float:
     """Seconds that the engine takes for a prompt's ids, asked as pdlink asks."""
     body = json.dumps({"model": SERVED, "prompt": ids, "max_tokens": 1, "temperature": 0}).encode()
@@ -218,6 +239,7 @@ def main() -> int:
         house = CostHouse(args, checks, args.work / "house", args.model, "bfloat16")
         try:
             house.start()
+            golden(house)
             if "overhead" in parts:
                 overhead(house, args.rounds)
             if "first" in parts:

@@ -71,6 +71,8 @@ class Cable:
         sock = self.work / "engine.sock"
         to = ["--to", self.decode.events()[0]["listen"], "--keys", str(spark), "--peer", "mac", "--name", "spark"]
         to += ["--engine", f"http://127.0.0.1:{engine_port}", "--socket", str(sock), "--mem-floor", "-1"]
+        if not tokens_a_second:  # then it is the disk that is waited for, not the engine
+            to += ["--lease-wait", "5s"]
         self.prefill = self._keep(Inside(a, args.pdlink, "prefill", to, self.work))
         job = {"socket": str(sock), "port": engine_port, "layers": LAYERS, "chunk": CHUNK, "rate": tokens_a_second}
         job["answer"] = ANSWER
@@ -80,7 +82,8 @@ class Cable:
 
     def _decode(self, keys: Path) -> list[str]:
         arguments = ["--listen", "tcp://10.231.7.2:0", "--keys", str(keys), "--decoder", f"http://127.0.0.1:{self.port}"]
-        return [*arguments, "--front", "127.0.0.1:0"]
+        # The engine has no model that could be compared with the decoder's.
+        return [*arguments, "--front", "127.0.0.1:0", "--allow-unknown"]
 
     def _net(self, *arguments: str) -> None:
         subprocess.run(["bash", str(NETNS), *arguments], env=self.env, check=True, timeout=60)

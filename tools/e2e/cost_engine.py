@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from pdlink_vllm.link import Link
+from pdlink_vllm.offer import Layouts, Offer
 from pdlink_vllm.packing import Cut, Space
-from pdlink_vllm.request import Layouts, Offer, Request
+from pdlink_vllm.request import Request
 from pdlink_vllm.ring import Ring
 from pdlink_vllm.wire import DType, Hello, Mode, Piece
 

@@ -246,9 +246,11 @@ def run(args: argparse.Namespace, checks: Checks) -> None:
         checks.part("DeepSeek-V4: vLLM, pdlink decode, pdlink prefill with the projection in Go")
         engine = s.keep(s.engine())
         inputs = capture(s, engine, {"own": s.ids})
-        planner = Planner(
-            Play(MODEL, BLOCK, s.store, s.encode, lambda i: chain(s, i, MODEL), lambda i: native_header(s, i))
+        told = twin.facts(s.checkpoint)
+        play = Play(
+            MODEL, BLOCK, s.store, s.encode, lambda i: chain(s, i, MODEL), lambda i: native_header(s, i), told
         )
+        planner = Planner(play)
         front = start(s, engine, planner.url)
         bridge(s, front, "v4, one block", "One block. " + s.prompt[: len(s.prompt) // 2])
         bridge(s, front, "v4", s.prompt)

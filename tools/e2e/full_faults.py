@@ -12,24 +12,14 @@ from typing import Any
 
 import openai
 from full_between import Between
-from full_stage import LONG, Answer, Body, Stage
-from procs import Meanwhile, Process
-
-
-def being_read(stage: Stage, name: str, body: Body, retries: int = 0) -> Meanwhile:
-    """Have a long prompt read, and let the engine stand still in the middle of it."""
-    before = stage.blocks()
-    call = stage.meanwhile(body, retries)
-    stage.block_came(before, 2)
-    stage.freeze("engine")
-    stage.checks.want(f"{name}: the prompt is being read", call.is_alive(), True)
-    return call
+from full_stage import LONG, Answer, Stage
+from procs import Process
 
 
 def engine_killed(stage: Stage) -> None:
     """The engine dies in the middle of a prompt."""
     body = stage.story("engine killed", LONG)
-    call = being_read(stage, "engine killed", body)
+    call = stage.being_read("engine killed", body)
     stage.kill("engine")
     stage.partial("engine killed", call.get(), body, "engine|worker")  # whichever is noticed first
     prefill = stage.parts["prefill"]
@@ -47,7 +37,7 @@ def engine_killed(stage: Stage) -> None:
 def sidecar_killed(stage: Stage) -> None:
     """The sidecar dies in the middle of a prompt."""
     body = stage.story("sidecar killed", LONG)
-    call = being_read(stage, "sidecar killed", body)
+    call = stage.being_read("sidecar killed", body)
     stage.kill("prefill")
     stage.thaw("engine")
     stage.partial("sidecar killed", call.get(), body, "not connected")
@@ -59,7 +49,7 @@ def sidecar_killed(stage: Stage) -> None:
 def receiver_killed(stage: Stage) -> None:
     """The receiver, and the front door with it, die in the middle of a prompt. Clients try again, as SDKs do."""
     body = stage.story("receiver killed", LONG)
-    alone = being_read(stage, "receiver killed", body)
+    alone = stage.being_read("receiver killed", body)
     stage.kill("decode")
     try:
         said: Any = alone.get()
@@ -118,7 +108,7 @@ def link_away(stage: Stage) -> None:
     """The link is away for as long as the front waits, and longer."""
     with link(stage):
         body = stage.story("link away for a moment", LONG)
-        call = being_read(stage, "link away for a moment", body)
+        call = stage.being_read("link away for a moment", body)
         stage.kill("link")
         prefill = stage.parts["prefill"]
         stage.until("the sidecar notices", lambda: prefill.events()[-1]["event"] == "lost")
@@ -126,7 +116,7 @@ def link_away(stage: Stage) -> None:
         stage.thaw("engine")
         stage.complete("link away for a moment", call.get(), body)
         body = stage.story("link away for longer", LONG)
-        call = being_read(stage, "link away for longer", body)
+        call = stage.being_read("link away for longer", body)
         stage.kill("link")
         stage.thaw("engine")
         stage.partial("link away for longer", call.get(), body, "not connected")

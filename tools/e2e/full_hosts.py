@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from full_faults import being_read
 from full_requests import chat, golden_prompt
 from full_stage import LONG, Stage
 from procs import MODEL, SERVED, Engine, Pdlink, pair
@@ -112,9 +111,8 @@ def two_hosts(stage: Stage) -> None:
     for role in ("prefill", "engine"):
         stage.end(role)
     with cables() as namespaces:
-        hosts = Hosts(stage, namespaces)
         try:
-            arms(stage, hosts)
+            arms(stage, Hosts(stage, namespaces))
         finally:
             for role in ("prefill 0", "prefill 1", "engine", "decode"):
                 stage.end(role)
@@ -128,7 +126,7 @@ def arms(stage: Stage, hosts: Hosts) -> None:
     body = chat(stage, "two hosts, chat")
     halves(stage, "two hosts, chat", stage.complete("two hosts, chat", stage.ask(body), body, engine=GROUP))
     body = stage.story("two hosts, one sidecar killed", LONG)
-    call = being_read(stage, "two hosts, one sidecar killed", body)
+    call = stage.being_read("two hosts, one sidecar killed", body)
     stage.kill("prefill 1")
     stage.thaw("engine")
     stage.partial("two hosts, one sidecar killed", call.get(), body, "spark-b")

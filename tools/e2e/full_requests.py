@@ -172,9 +172,9 @@ HOGS = 14
 
 
 def hog(stage: Stage, number: int, sent: list[int]) -> None:
-    """A request at the engine itself that fills its cache while it writes."""
-    ids = [3 + (i * 37 + number * 101 + i * i * 7) % 750 for i in range(70)]
-    body = {"model": SERVED, "prompt": ids, "max_tokens": 90 + 5 * number, "temperature": 0, "ignore_eos": True}
+    """A request at the engine itself that comes before all others, and fills its cache."""
+    ids = [3 + (i * 37 + number * 101 + i * i * 7) % 750 for i in range(200)]
+    body = {"model": SERVED, "prompt": ids, "max_tokens": 40, "temperature": 0, "ignore_eos": True, "priority": -1}
     c = http.client.HTTPConnection("127.0.0.1", stage.ports["engine"], timeout=300)
     c.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
     sent.append(number)
@@ -185,37 +185,23 @@ def hog(stage: Stage, number: int, sent: list[int]) -> None:
     c.close()
 
 
-def hogs(stage: Stage) -> list[Meanwhile]:
-    """Have the engine work at many of them, and stand still."""
-    stage.freeze("engine")  # so that they arrive at the same time
-    sent: list[int] = []
-    calls = [Meanwhile(partial(hog, stage, i, sent)) for i in range(HOGS)]
-    stage.until("their requests", lambda: len(sent) == HOGS)
-    stage.thaw("engine")
-    stage.until("the others are in the engine", lambda: metric(stage, "vllm:num_requests_running") == HOGS)
-    stage.freeze("engine")
-    return calls
-
-
 def preempted(stage: Stage) -> None:
     """Others fill the engine's cache while it reads a prompt: it drops the prompt's rows and computes them again."""
-    # Of 141 blocks of 32 tokens the others have 42 when the prompt is let in, which needs 88, and 63 when it is read.
-    calls: list[Meanwhile] = []
-
-    def go_on(path: str, body: bytes) -> bytes:
-        if calls and path == "/v1/completions":
-            stage.thaw("engine")
-        return body
-
-    between = before_engine(stage, before=go_on, stays=True)
+    # Of 141 blocks of 32 tokens the prompt needs 112 and has some 20 when the others come. They get half of each step,
+    # and need 98: there is no room long before the prompt has been read.
+    between = before_engine(stage, stays=True)
     stage.bridges("preempted, before it")  # the front knows then how long to wait
     stage.until("the engine's answer", lambda: len(between.handed_over()) == 1)
     was = metric(stage, "vllm:num_preemptions_total")
-    calls += hogs(stage)
-    body = stage.story("preempted", 2900)
-    said = stage.ask(body)
-    for c in calls:
-        c.get()
+    body = stage.story("preempted", 3700)
+    call = stage.being_read("preempted", body)
+    sent: list[int] = []
+    others = [Meanwhile(partial(hog, stage, i, sent)) for i in range(HOGS)]
+    stage.until("their requests", lambda: len(sent) == HOGS)
+    stage.thaw("engine")
+    said = call.get()
+    for other in others:
+        other.get()
     record = stage.complete("preempted", said, body)
     stage.until("the engine's answer", lambda: len(between.handed_over()) == 2)
     count = metric(stage, "vllm:num_preemptions_total") - was

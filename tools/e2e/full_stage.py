@@ -36,14 +36,15 @@ class Kind:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
-# The slow engine reads 64 tokens a step, so that a long prompt takes it more than a second, and holds 4,512 tokens in
-# all, so that prompts are preempted. Two ranks on two cores get one each.
+# The slow engine reads 64 tokens a step, 32 of a prompt where there are several, so that a long one takes it more than
+# a second; it holds 4,512 tokens in all, and lets some requests go first. Two ranks on two cores get one each.
 ENGINES = {
     "plain": Kind(),
     "slow": Kind(
         (
             *("--max-num-batched-tokens", "64", "--max-num-seqs", "16", "--max-model-len", "4096"),
             *("--block-size", "32", "--num-gpu-blocks-override", "142"),
+            *("--scheduling-policy", "priority", "--long-prefill-token-threshold", "32"),
         ),
         extra={"wait_ms": 30000},
     ),
@@ -238,8 +239,8 @@ class Stage:
 
     def hosts(self) -> int:
         """Prefill hosts that the front has now."""
-        text = self.parts["decode"].text()
-        return int(text.count("reads prompts for") - text.count("takes no prompts any more"))
+        lines = [x for x in self.parts["decode"].text().splitlines() if x.startswith("prefill host ")]
+        return sum("reads prompts for" in x for x in lines) - sum("takes no prompts any more" in x for x in lines)
 
     def until(self, what: str, true: Callable[[], Any], limit: float = LIMIT) -> None:
         """Wait for something that must come."""
@@ -315,6 +316,15 @@ class Stage:
     def block_came(self, before: int, more: int = 1) -> None:
         """Wait until the store has more blocks than before."""
         self.until(f"{more} new blocks", lambda: self.blocks() >= before + more)
+
+    def being_read(self, name: str, body: Body, retries: int = 0) -> Meanwhile:
+        """Have a long prompt read, and let the engine stand still in the middle of it."""
+        before = self.blocks()
+        call = self.meanwhile(body, retries)
+        self.block_came(before, 2)
+        self.freeze("engine")
+        self.checks.want(f"{name}: the prompt is being read", call.is_alive(), True)
+        return call
 
     # What is demanded of answers.
 

@@ -57,8 +57,7 @@ def _arm(s: Setting) -> None:
     raw[-1] ^= 1
     wrong.write_bytes(raw)
     _start(s, engine, to, wrong, "prefill-2")
-    status, headers, _ = _ask(s, front, "Other weights. ")
-    verdict = headers.get("X-PDLink", "")
+    status, verdict = _ask(s, front, "Other weights. ")
     pairs = zip(hashes(right, s.layers), hashes(wrong, s.layers), strict=True)
     layer = next(i for i, (a, b) in enumerate(pairs) if a != b)
     s.checks.want("other weights: status", status, 200)
@@ -75,10 +74,11 @@ def _half(s: Setting) -> str:
     return s.prompt[: len(s.prompt) // 2]
 
 
-def _ask(s: Setting, front: str, name: str) -> tuple[int, dict[str, str], Any]:
+def _ask(s: Setting, front: str, name: str) -> tuple[int, str]:
+    """Ask at the front door; the status and the verdict."""
     body = {"model": deepseek.MODEL, "prompt": name + _half(s), "max_tokens": STEPS, "temperature": 0}
-    status, headers, answer = post(front + deepseek.PATH, body, KEY, deepseek.READ_LIMIT)
-    return status, dict(headers), answer
+    status, headers, _ = post(front + deepseek.PATH, body, KEY, deepseek.READ_LIMIT)
+    return status, headers.get("X-PDLink", "")
 
 
 def _loaded(s: Setting, engine: Engine) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import struct
 import threading
 import urllib.parse
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ class Play:
     encode: Callable[[str], list[int]]
     chain: Callable[[list[int]], list[bytes]]
     header: Callable[[list[int]], tuple[str, int]]
+    facts: dict[str, Any] = field(default_factory=dict)  # bridge/facts/FACTS.md
 
 
 class Planner(ThreadingHTTPServer):
@@ -62,7 +63,7 @@ class Planner(ThreadingHTTPServer):
         store = {"path": str(p.store), "uid": 0, "gid": 0, "mode": 0o755, "limit": None, "bridged_today": 0}
         model = {"id": p.model, "hash_model": p.model, "block_tokens": p.block, "format": "3", "payload_layout": ""}
         model |= {"signature": "", "reader": {"judges": True, "expects": ""}, "store": store, "native": self.native}
-        model |= {"block_bytes": 0, "layout": self.layout()}
+        model |= {"block_bytes": 0, "layout": self.layout(), "facts": p.facts}
         plans = {"/v1/completions": ""}
         return {"api": 1, "plugin": "played", "decoder": {}, "plans": plans, "models": self.models(), "model": model}
 
@@ -82,6 +83,7 @@ class Planner(ThreadingHTTPServer):
         used, hashes = ids[: blocks * p.block], [h.hex() for h in p.chain(ids)[:blocks]]
         out = {"model": p.model, "hash_model": p.model, "layout": self.layout(), "block_tokens": p.block}
         return out | {
+            "facts": "played",
             "tokens": len(ids),
             "blocks": blocks,
             "present": self.there(hashes),

@@ -178,6 +178,10 @@ class Engine(Process):
         settings["PYTHONPATH"] = os.pathsep.join(paths)
         super().__init__(name, command, work, settings)
 
+    def stop(self, how: int = signal.SIGTERM, limit: float = 15) -> int:
+        """End it. One that is still starting does not listen, and is ended with the last word."""
+        return super().stop(how, limit)
+
     @property
     def url(self) -> str:
         """Its base URL."""

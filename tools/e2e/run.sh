@@ -2,7 +2,7 @@
 # A client's requests through all of pdlink, with real engines at both ends: vLLM prefills, oMLX decodes, nothing is played.
 #   run.sh BUILD_DIR                   BUILD_DIR/pdlink is the program under test; everything made lies in BUILD_DIR
 #   run.sh BUILD_DIR full [ARM...]     odd requests and faults instead: all of them, or those that are named (root)
-# One line a check; exit 1 when any failed. About five minutes on two idle cores once the environments are there; PARTS=bf16,deepseek
+# One line a check; exit 1 when any failed. About four minutes on two idle cores once the environments are there; PARTS=bf16,deepseek
 # runs some of them.
 # PDLINK_VLLM names the folder with vLLM's environment (default BUILD_DIR/vllm, as for the tests of bridge/vllm).
 set -euo pipefail
@@ -24,6 +24,8 @@ echo "== environments: the decoder, its plug-in, vLLM, clients"
 export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1
 if [ "${2:-}" = full ]; then
 	shift 2
+	exec 8>"$build/e2e/full.lock"
+	flock -n 8 || { echo "run.sh: another run uses $build/e2e/full" >&2; exit 2; }
 	rm -rf "$build/e2e/full"
 	mkdir "$build/e2e/full"
 	exec nice -n 10 "$build/e2e/clients/bin/python" "$here/full.py" --pdlink "$build/pdlink" --pdperf "$build/pdperf" \

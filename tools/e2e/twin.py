@@ -8,6 +8,7 @@ tables in bf16 and round every product. Values are float32 arrays that hold bf16
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import dataclass
@@ -237,3 +238,22 @@ def arrays(layers: list[Layer], window: int, block: int, blocks: int) -> dict[st
                 out[f"layer_{i}.{tag}prev_kv@{end}"] = bits(p.kv[end - OVERLAP : end])[None, None]
                 out[f"layer_{i}.{tag}prev_gate@{end}"] = bits(p.gate[end - OVERLAP : end])[None, None]
     return out
+
+
+def facts(c: Checkpoint) -> dict[str, Any]:
+    """What a decoder that has loaded this checkpoint says of it (bridge/facts/FACTS.md), worked out from its files."""
+    config, rope, tensors = c.config, {}, {}
+    dims, head, ratios = int(config["qk_rope_head_dim"]), int(config["head_dim"]), config["compress_ratios"]
+    index, at = [i * (dims // 2 - 1) // 8 for i in range(9)], [1, 255, 4095]
+    for i, ratio in enumerate(ratios):
+        base, yarn = (config["compress_rope_theta"], config["rope_scaling"]) if ratio else (config["rope_theta"], None)
+        angles = np.array(at, np.float64)[:, None] * frequencies(dims, base, yarn)[index].astype(np.float64)
+        form = {"dims": dims, "first": head - dims, "pairs": "neighbours", "index": index, "at": at}
+        rope[str(i)] = {**form, "cos": np.cos(angles).tolist(), "sin": np.sin(angles).tolist()}
+        for name in ("attn.kv_norm", "attn_norm", *(["attn.compressor.norm"] if ratio else [])):
+            v = c.get(f"layers.{i}.{name}.weight")
+            digest = hashlib.sha256(bits(v).astype("<u2").tobytes()).hexdigest()[:16]
+            tensors[f"layers.{i}.{name}"] = {"shape": list(v.shape), "hash": digest, "first": v[:3].tolist()}
+    known = {"version": 1, "kind": "dsv4", "dtype": "BF16", "layers": len(ratios), "head_dim": head, "ratios": ratios}
+    known |= {"window": int(config["sliding_window"]), "hidden": int(config["hidden_size"])}
+    return known | {"eps": config["rms_norm_eps"], "rope": rope, "tensors": tensors}
