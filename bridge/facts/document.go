@@ -184,6 +184,9 @@ func (r *Rope) check() error {
 		return fmt.Errorf("%d features from %d, %d pairs at %d positions", r.Dims, r.First, len(r.Index), len(r.At))
 	}
 	if r.Dims == 0 {
+		if len(r.Index)+len(r.At)+len(r.Cos)+len(r.Sin) > 0 {
+			return errors.New("samples of no rotation")
+		}
 		return nil
 	}
 	if len(r.Index) == 0 || len(r.At) == 0 || len(r.Cos) != len(r.At) || len(r.Sin) != len(r.At) {

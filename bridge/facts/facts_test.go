@@ -340,12 +340,54 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+// TestNothingInCommon: rotations that tell nothing of the same turn are unknown, not
+// equal, and samples without a rotation are no document.
+func TestNothingInCommon(t *testing.T) {
+	rope := func(f *Facts, change func(r *Rope)) {
+		for layer, r := range f.Rope {
+			change(&r)
+			f.Rope[layer] = r
+		}
+	}
+	for name, change := range map[string]func(r *Rope){
+		"other pairs":     func(r *Rope) { r.Index = []int{1000, 1001}; r.Cos, r.Sin = rows(r, 2), rows(r, 2) },
+		"other positions": func(r *Rope) { r.At = []int{2, 3, 5, 7} },
+	} {
+		d := parsed(t, "tiny-qwen3/omlx-0.5.3.json")
+		e := clone(t, d)
+		rope(e, change)
+		list := Compare(d, e)
+		if got := Refusal(list, false); !strings.Contains(got, "rope") {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	for _, text := range []string{
+		`{"version":1,"kind":"kv","rope":{"0":{"dims":0,"index":[0],"at":[1]}}}`,
+		`{"version":1,"kind":"kv","rope":{"0":{"dims":0,"cos":[[1]]}}}`,
+	} {
+		if _, err := Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), "samples of no rotation") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// rows are n zeros for each of a rotation's positions.
+func rows(r *Rope, n int) [][]float64 {
+	out := make([][]float64, len(r.At))
+	for i := range out {
+		out[i] = make([]float64, n)
+	}
+	return out
+}
+
 // FuzzCompare: whatever two documents say, the comparison ends, and a document is
 // like itself.
 func FuzzCompare(f *testing.F) {
 	for _, name := range []string{"tiny-qwen3/omlx-0.5.3.json", "tiny-dsv4/vllm-0.32.0.json"} {
 		f.Add(read(f, name), read(f, "tiny-qwen3/vllm-0.32.0.json"))
 	}
+	bare := []byte(`{"version":1,"kind":"kv","rope":{"0":{"dims":0,"index":[0],"at":[1]}}}`)
+	f.Add(bare, bare)
 	f.Add([]byte(`{"version":1,"rope":{"0":{"dims":2,"index":[0],"at":[1],"cos":[[1]],"sin":[[0]]}}}`), []byte(`{"version":1,"ratios":[1,2]}`))
 	f.Fuzz(func(t *testing.T, a, b []byte) {
 		x, err := Parse(a)

@@ -89,9 +89,11 @@ func (r *Rope) difference(o *Rope) (one, other string, ok bool) {
 	return "", "", true
 }
 
-// common reports whether two rotations tell anything of the same.
+// common reports whether two rotations tell anything of the same: a turn of one pair
+// at one position, or that there is none.
 func (r *Rope) common(o *Rope) bool {
-	return r.Dims == 0 && o.Dims == 0 || len(r.At) > 0 && len(o.At) > 0 && r.At[0] == o.At[0]
+	among := func(list []int) func(int) bool { return func(v int) bool { return slices.Contains(list, v) } }
+	return r.Dims == 0 && o.Dims == 0 || slices.ContainsFunc(r.At, among(o.At)) && slices.ContainsFunc(r.Index, among(o.Index))
 }
 
 func (r *Rope) form() string {

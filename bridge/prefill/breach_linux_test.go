@@ -2,6 +2,8 @@ package prefill
 
 import (
 	"errors"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -349,5 +351,26 @@ func TestDuplicateTransfer(t *testing.T) {
 	}
 	if _, _, err := new(Keeper).Open(t.Context(), transport.Request{Replayable: true}, j.shape()); !errors.Is(err, ErrJob) {
 		t.Error(err)
+	}
+}
+
+// TestFileOfABadMessage: what came with a message that cannot be read is closed, not
+// left to the collector.
+func TestFileOfABadMessage(t *testing.T) {
+	d := newDecoder(t)
+	h := newHost(t, d, Options{})
+	for name, bytes := range map[string][]byte{"short": make([]byte, 10), "no magic": make([]byte, messageSize)} {
+		c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: h.socket, Net: "unixpacket"})
+		must(t, err)
+		r, w, err := os.Pipe()
+		must(t, err)
+		must(t, send(c, bytes, w))
+		must(t, w.Close())
+		must(t, r.SetReadDeadline(time.Now().Add(30*time.Second)))
+		if _, err := r.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Errorf("%s: the sidecar keeps its file: %v", name, err)
+		}
+		r.Close()
+		c.Close()
 	}
 }

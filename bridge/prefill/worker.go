@@ -232,7 +232,11 @@ func (w *worker) read(file bool) (message, *os.File, error) {
 	}
 	if len(files) == 1 && file && err == nil {
 		m, err := parseMessage(buf[:n])
-		return m, files[0], err
+		if err == nil {
+			return m, files[0], nil
+		}
+		files[0].Close() //nolint:errcheck // nothing was written
+		return message{}, nil, err
 	}
 	for _, f := range files {
 		f.Close() //nolint:errcheck // nothing was written

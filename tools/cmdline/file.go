@@ -61,20 +61,32 @@ func (s Settings) load(root *cobra.Command) (*file, error) {
 }
 
 // read returns what is in the file.
-func (s Settings) read() ([]byte, error) {
-	f, err := os.Open(s.Path)
+func (s Settings) read() ([]byte, error) { return ReadFile(s.Path, maxFile, s.Trust) }
+
+// ReadFile returns what is in a file that a user named, of at most most bytes. Only
+// regular files will do, and the null device, which is an empty one: opening a pipe waits
+// for its other end, for ever. trust, if not nil, judges the open file before it is read.
+func ReadFile(path string, most int64, trust func(*os.File) error) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() && path != os.DevNull {
+		return nil, fmt.Errorf("%s is no regular file: name a file", path)
+	}
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if s.Trust != nil {
-		if err := s.Trust(f); err != nil {
+	if trust != nil {
+		if err := trust(f); err != nil {
 			return nil, err
 		}
 	}
-	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(b) > maxFile {
-		err = fmt.Errorf("%s has more than %d bytes", s.Path, maxFile)
+	b, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(b)) > most {
+		err = fmt.Errorf("%s has more than %d bytes", path, most)
 	}
 	return b, err
 }

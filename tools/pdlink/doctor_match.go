@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"pdlink/bridge/prefill/calls"
+	"pdlink/tools/cmdline"
 	"pdlink/transport"
 )
 
@@ -23,7 +24,7 @@ const maxNote = 1 << 20
 // noteFindings holds a file of weights against what was noted when it was exported.
 func noteFindings(weights string) []finding {
 	note := strings.TrimSuffix(weights, filepath.Ext(weights)) + ".json"
-	b, err := readLimited(note, maxNote)
+	b, err := cmdline.ReadFile(note, maxNote, nil)
 	if err != nil {
 		return []finding{doubt(fmt.Sprintf("%s is not there, so the file cannot be held against what was exported", note), "copy it along with the weights")}
 	}
@@ -46,20 +47,6 @@ func noteFindings(weights string) []finding {
 		return []finding{bad(fmt.Sprintf("%s is not the file that was exported: sha256 %s, noted %s", weights, got[:16], said.SHA256[:16]), "copy it again, with its .json")}
 	}
 	return []finding{good("it is the file that was exported, sha256 %s", said.SHA256[:16])}
-}
-
-// readLimited reads a small file.
-func readLimited(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close() //nolint:errcheck // it is read
-	b, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err == nil && int64(len(b)) > limit {
-		err = fmt.Errorf("%s has more than %d bytes", path, limit)
-	}
-	return b, err
 }
 
 // lookMatch asks the decode host what it makes of this one.

@@ -296,14 +296,7 @@ func (f *prefillFlags) projection() (*prefill.Projection, error) {
 	if f.weights == "" {
 		return nil, nil
 	}
-	info, err := os.Stat(f.config)
-	if err == nil && info.Size() > maxConfig {
-		err = fmt.Errorf("%d bytes are no config.json", info.Size())
-	}
-	var text []byte
-	if err == nil {
-		text, err = os.ReadFile(f.config)
-	}
+	text, err := cmdline.ReadFile(f.config, maxConfig, nil)
 	if err != nil {
 		return nil, fmt.Errorf("--model-config: %w", err)
 	}

@@ -46,7 +46,8 @@ type outgoing struct {
 
 	repeats // what is sent again
 
-	wreck wreck // of a transfer that ended
+	wreck   wreck      // of a transfer that ended
+	handing sync.Mutex // held from taking the wreck until the opener has it: two parts keep their order
 
 	line sendLine // its frames in conn.ready, whose mutex guards it
 }

@@ -108,6 +108,8 @@ func (o *outgoing) dispose(idle []*txFrame) {
 
 // recover hands the wreck to the opener's salvage, unless lanes still have a part of it.
 func (o *outgoing) recover() {
+	o.handing.Lock()
+	defer o.handing.Unlock()
 	o.mu.Lock()
 	if o.wreck.busy > 0 {
 		o.mu.Unlock()

@@ -222,7 +222,7 @@ func TestHost(t *testing.T) {
 		t.Errorf("a field of a later version: %v", err)
 	}
 	for _, bad := range []string{
-		``, `[]`, `{"version":2}`, `{"version":1,"models":[""]}`, `{"version":1,"models":["` + strings.Repeat("x", 2000) + `"]}`,
+		``, `[]`, `{"version":2}`, `{"version":1,"models":[""]}`, `{"version":1,"models":["a\n2026 forged"]}`, `{"version":1,"models":["\u001b[2J"]}`, `{"version":1,"models":["` + strings.Repeat("x", 2000) + `"]}`,
 		`{"version":1,"models":["x"` + strings.Repeat(`,"x"`, MaxModels) + `]}`, `{"version":1,"name":"` + strings.Repeat("x", maxText) + `"}`,
 	} {
 		if _, err := ParseHost([]byte(bad)); !errors.Is(err, ErrCall) {

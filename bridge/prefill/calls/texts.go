@@ -67,6 +67,9 @@ func (h *Host) check() error {
 		if m == "" || len(m) > maxName {
 			return fmt.Errorf("%w: a host with a model whose id has %d bytes, limit %d", ErrCall, len(m), maxName)
 		}
+		if clean(m, maxName) != m {
+			return fmt.Errorf("%w: a host with a model whose id is %q: it has to be printable", ErrCall, m)
+		}
 	}
 	if len(h.Facts) > maxFacts {
 		return fmt.Errorf("%w: a host whose facts have %d bytes, limit %d", ErrCall, len(h.Facts), maxFacts)
