@@ -63,7 +63,7 @@ func (s Settings) load(root *cobra.Command) (*file, error) {
 // read returns what is in the file.
 func (s Settings) read() ([]byte, error) { return ReadFile(s.Path, maxFile, s.Trust) }
 
-// ReadFile returns what is in a file that a user named, of at most most bytes. Only
+// ReadFile returns what is in a file that a user named, no larger than most bytes. Only
 // regular files will do, and the null device, which is an empty one: opening a pipe waits
 // for its other end, for ever. trust, if not nil, judges the open file before it is read.
 func ReadFile(path string, most int64, trust func(*os.File) error) ([]byte, error) {
