@@ -243,9 +243,11 @@ func (h *Hosts) probe(conn transport.Conn, offer transport.Offer) {
 	if h.o.Matches != nil {
 		o.Build = h.o.Matches.o.Build
 		told := toldFacts(said.Facts)
+		ctx, cancel := context.WithTimeout(h.ctx, learnTime) // for all that a peer may name
 		for _, model := range said.Models {
-			o.Models[model] = h.o.Matches.opinion(h.ctx, model, told)
+			o.Models[model] = h.o.Matches.opinion(ctx, model, told)
 		}
+		cancel()
 	}
 	o.Millis = time.Now().UnixMilli()
 	b, err := o.Encode()
