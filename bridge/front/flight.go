@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"pdlink/bridge/prefill/calls"
 	"pdlink/transport"
 )
 
@@ -97,7 +98,7 @@ func (f *Front) fly(ctx context.Context, fl *flight, p Plan) {
 	for {
 		eng, rate, err := f.take(ctx, p.Model, tried)
 		if err != nil {
-			if fl.err == nil {
+			if fl.err == nil && len(tried) == 0 { // what those that were tried said is the better reason
 				fl.err = err
 			}
 			break
@@ -113,7 +114,7 @@ func (f *Front) fly(ctx context.Context, fl *flight, p Plan) {
 		}
 		f.engines.give(eng, fl.result.read(p), time.Since(began), err)
 		fl.err = err
-		if err == nil || timedOut || ctx.Err() != nil || fl.result.Blocks > p.Present {
+		if timedOut || ctx.Err() != nil || fl.result.Blocks > p.Present || err == nil && !fl.result.nothing() {
 			break
 		}
 		tried = append(tried, eng)
@@ -127,6 +128,11 @@ func (f *Front) fly(ctx context.Context, fl *flight, p Plan) {
 	if fl.land.err != nil {
 		fl.err = fl.land.err
 	}
+}
+
+// nothing reports whether an engine that works did nothing of a job: another one may.
+func (r Result) nothing() bool {
+	return r.Bytes == 0 && (r.State == calls.Declined || r.State == calls.Partial)
 }
 
 // read is how many tokens an engine has read for a result that is whole; 0 for

@@ -151,10 +151,15 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.proxy.ServeHTTP(w, r)
 		return
 	}
+	slow := http.NewResponseController(w)
+	slow.SetReadDeadline(time.Now().Add(bodyTime)) //nolint:errcheck // a writer without deadlines has none
 	body, rest, err := f.read(r)
 	if err != nil {
-		return // the client is gone in the middle of its request
+		w.Header().Set("Connection", "close")
+		answerJSON(w, http.StatusBadRequest, apiError("invalid_request_error", "unreadable_body", fmt.Sprintf("pdlink: the request's body: %v", err)))
+		return
 	}
+	slow.SetReadDeadline(time.Time{}) //nolint:errcheck // as above
 	began := time.Now()
 	f.records.begin()
 	rec := &Record{ID: transport.NewID().String(), Time: began, Path: r.URL.Path}
@@ -172,6 +177,9 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		rest = io.NopCloser(bytes.NewReader(body))
 	} else {
 		rec.Outcome, rec.Reason = Bypassed, fmt.Sprintf("the body has more than %d bytes", f.o.MaxBody)
+	}
+	if answer.begun { // the headers are gone that would tell of an encoding
+		r.Header.Del("Accept-Encoding")
 	}
 	r = withWatch(r, &watch{rec.String(), func(s int, c *int) { status, cached = s, c }})
 	r.Body = rest
@@ -199,7 +207,7 @@ func (f *Front) read(r *http.Request) (body []byte, rest io.ReadCloser, err erro
 	}
 	var b bytes.Buffer
 	if r.ContentLength > 0 {
-		b.Grow(int(r.ContentLength) + bytes.MinRead)
+		b.Grow(int(min(r.ContentLength, firstBody)) + bytes.MinRead)
 	}
 	n, err := io.Copy(&b, io.LimitReader(r.Body, f.o.MaxBody+1))
 	if err != nil {

@@ -223,13 +223,22 @@ func (e *engines) lacking(model string) error {
 		}
 		if r, ok := p.Engine.(Reader); ok && !slices.Contains(r.Reads(), model) {
 			reasons = append(reasons, fmt.Sprintf("%s reads prompts for %s, not for %s: if one of its models is the same, say so there with --model %s=ITS_ID",
-				p.Name(), strings.Join(r.Reads(), ", "), model, model))
+				p.Name(), some(r.Reads()), model, model))
 		}
 	}
 	if len(reasons) == 0 {
 		return ErrNoEngine
 	}
 	return fmt.Errorf("%w: %s", ErrNoEngine, strings.Join(reasons, "; "))
+}
+
+// some are the first of a list, for people.
+func some(list []string) string {
+	const most = 3
+	if more := len(list) - most; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(list[:most], ", "), more)
+	}
+	return strings.Join(list, ", ")
 }
 
 // probe answers what is made of a host that does not want calls.

@@ -75,6 +75,18 @@ const (
 	// many choices still ends with it.
 	tailKept = 16 << 10
 
+	// bodyTime is how long a client may take to send a request that is planned: 64 MB
+	// at 2 Mbit/s.
+	bodyTime = 5 * time.Minute
+
+	// firstBody is the memory for a body of which nothing came yet: what a client says
+	// of its length costs it nothing.
+	firstBody = 64 << 10
+
+	// maxVerdict bounds the verdict in a header, without its id: servers and clients
+	// take 8 KB of headers and more.
+	maxVerdict = 1000
+
 	// copyBuffer is the size of the pooled buffers that answers are copied with.
 	copyBuffer = 32 << 10
 )

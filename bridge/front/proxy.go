@@ -66,13 +66,13 @@ func unreachable(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil {
 		return // the client is gone
 	}
-	answerJSON(w, http.StatusBadGateway, apiError(fmt.Sprintf("pdlink: the decoder cannot be reached: %v", err)))
+	answerJSON(w, http.StatusBadGateway, apiError("api_error", "decoder_unreachable", fmt.Sprintf("pdlink: the decoder cannot be reached: %v", err)))
 }
 
 // apiError is an error as the OpenAI and Anthropic APIs show it.
-func apiError(message string) map[string]any {
+func apiError(kind, code, message string) map[string]any {
 	return map[string]any{"type": "error", "error": map[string]any{
-		"message": message, "type": "api_error", "code": "decoder_unreachable", "param": nil,
+		"message": message, "type": kind, "code": code, "param": nil,
 	}}
 }
 
@@ -115,7 +115,7 @@ func oneLine(b []byte) []byte {
 			return c
 		}
 	}
-	c, err := json.Marshal(apiError(string(b)))
+	c, err := json.Marshal(apiError("api_error", "decoder_unreachable", string(b)))
 	if err != nil {
 		return []byte(`{"error":{"message":"the decoder's answer cannot be shown"}}`)
 	}

@@ -61,7 +61,8 @@ type Record struct {
 	Seconds float64 `json:"seconds,omitempty"` // from the request to the end of the answer
 }
 
-// String is the record as the header carries it: one line of ASCII.
+// String is the record as the header carries it: one line of ASCII, short enough for
+// clients that bound headers.
 func (r *Record) String() string {
 	var b strings.Builder
 	b.WriteString(string(r.Outcome))
@@ -81,13 +82,17 @@ func (r *Record) String() string {
 			fmt.Fprintf(&b, "%s:%d", h.Name, h.Bytes)
 		}
 	}
-	fmt.Fprintf(&b, "; id=%s", r.ID)
+	text := b.String()
+	if len(text) > maxVerdict {
+		text = text[:maxVerdict] + "..."
+	}
+	text += "; id=" + r.ID
 	return strings.Map(func(c rune) rune {
 		if c < ' ' || c > '~' {
 			return '?'
 		}
 		return c
-	}, strings.ReplaceAll(b.String(), "\n", "; ")) // errors that were joined are one a line
+	}, strings.ReplaceAll(text, "\n", "; ")) // errors that were joined are one a line
 }
 
 // settle takes the decoder's word. cached is nil when it gave none.

@@ -1,0 +1,133 @@
+package front
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"pdlink/bridge/prefill/calls"
+)
+
+// TestDeclinedByOne: a host that does not do a job, at once, is followed by another one,
+// and the reason is told where there is none.
+func TestDeclinedByOne(t *testing.T) {
+	for state, does := range map[string]bool{calls.Declined: true, calls.Partial: true, calls.Complete: false} {
+		h := build(t, answering(90), Options{Planner: always(coldPlan())})
+		first := &engine{name: "a", work: func(context.Context, Job) (Result, error) {
+			return Result{State: state, Reason: "too long for this one"}, nil
+		}}
+		h.front.Add(first)
+		h.post(t, chat(false))
+		if r := h.last(t); state != calls.Complete && !strings.Contains(r.Reason, "too long for this one") {
+			t.Errorf("%s, alone: %+v", state, r)
+		}
+		second := quick("b")
+		h.front.Add(second)
+		for range 3 {
+			h.post(t, chat(false))
+		}
+		if got := second.jobs.Load() > 0; got != does {
+			t.Errorf("%s: the other host had %d jobs", state, second.jobs.Load())
+		}
+	}
+}
+
+// raw sends bytes as they are and returns the answer's status and body.
+func raw(t *testing.T, h *house, request string) (int, string) {
+	t.Helper()
+	c, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(c, request); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	b, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode, string(b)
+}
+
+// TestBrokenBody: a body that cannot be read is answered as the API answers, not with
+// an empty success.
+func TestBrokenBody(t *testing.T) {
+	h := build(t, answering(0), Options{Planner: always(coldPlan())})
+	const head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+	for name, rest := range map[string]string{
+		"bad chunk": "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nzz\r\n",
+		"half":      "Content-Length: 100\r\n\r\nhello",
+	} {
+		if status, body := raw(t, h, head+rest); status != http.StatusBadRequest || !strings.Contains(body, "unreadable_body") {
+			t.Errorf("%s: %d %s", name, status, body)
+		}
+	}
+}
+
+// TestLongVerdict: whatever a host is called or reads, the header is short and names the
+// request.
+func TestLongVerdict(t *testing.T) {
+	r := Record{Outcome: Declined, Reason: strings.Repeat("x", 1<<16), ID: "0123"}
+	if s := r.String(); len(s) > maxVerdict+100 || !strings.HasSuffix(s, "...; id=0123") {
+		t.Errorf("%d bytes, %.40s … %s", len(s), s, s[len(s)-40:])
+	}
+	var many []string
+	for i := range 58 {
+		many = append(many, fmt.Sprint("m", i))
+	}
+	if got := some(many); got != "m0, m1, m2 and 55 more" {
+		t.Error(got)
+	}
+}
+
+// TestKeptAliveIsNotEncoded: once comments were sent, an encoding could not be told any
+// more, so none is asked for.
+func TestKeptAliveIsNotEncoded(t *testing.T) {
+	asked := make(chan string, 1)
+	decoder := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		asked <- r.Header.Get("Accept-Encoding")
+		w.Header().Set("Content-Type", "text/event-stream")
+		io.WriteString(w, "data: [DONE]\n\n")
+	})
+	h := build(t, decoder, Options{Planner: always(coldPlan()), KeepAlive: time.Millisecond})
+	h.front.Add(&engine{name: "slow", work: func(context.Context, Job) (Result, error) {
+		time.Sleep(100 * time.Millisecond)
+		return Result{Blocks: 9, Bytes: 1, State: calls.Complete}, nil
+	}})
+	req, err := http.NewRequest(http.MethodPost, h.url+"/v1/chat/completions", strings.NewReader(chat(true)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept-Encoding", "gzip")
+	answer, err := h.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	b, err := io.ReadAll(answer.Body)
+	if err != nil || !strings.HasPrefix(string(b), ": ") {
+		t.Errorf("%v: %q", err, b)
+	}
+	if got := <-asked; got != "" {
+		t.Errorf("the decoder was asked for %q", got)
+	}
+}
