@@ -199,7 +199,7 @@ func (d *decodeDoctor) lookPlugin(ctx context.Context) []finding {
 	}
 	info, err := d.decoder.info(ctx, "")
 	if err != nil {
-		return []finding{bad(err.Error(), "`pip install pdlink-omlx` into the decoder's environment, start it again, and look with `python -m pdlink_omlx check`")}
+		return []finding{bad(err.Error(), "install the plug-in into the decoder's environment (`pip install ./bridge/omlx/plugin` in a checkout of pdlink), start it again, and look with `python -m pdlink_omlx check`")}
 	}
 	d.info = info
 	found := []finding{good("pdlink-omlx %s in oMLX %s (MLX %s, mlx-lm %s)", info.Plugin, info.Decoder["omlx"], info.Decoder["mlx"], info.Decoder["mlx_lm"])}

@@ -153,7 +153,7 @@ func TestDoctorDecode(t *testing.T) {
 			"refuses the API key"},
 		"the key":       {func(t *testing.T, p *patient0) { t.Setenv(decoderKeyEnv, "sesam"); p.key = "sesam" }, nil, exitOK, "decoder", levelOK, "answers"},
 		"something":     {func(_ *testing.T, p *patient0) { p.status[decoder] = 500 }, nil, exitFailed, "decoder", levelFail, "answers 500"},
-		"no plug-in":    {func(_ *testing.T, p *patient0) { p.status[info] = 404 }, nil, exitFailed, "plug-in", levelFail, "pip install pdlink-omlx"},
+		"no plug-in":    {func(_ *testing.T, p *patient0) { p.status[info] = 404 }, nil, exitFailed, "plug-in", levelFail, "pip install ./bridge/omlx/plugin"},
 		"other plug-in": {func(_ *testing.T, p *patient0) { p.info["api"] = 2 }, nil, exitFailed, "plug-in", levelFail, "speaks version 2"},
 		"a path has moved": {func(_ *testing.T, p *patient0) { p.at("plans")["/v1/responses"] = "find the handler" }, nil, exitOK, "plug-in", levelWarn,
 			"/v1/responses: find the handler"},
