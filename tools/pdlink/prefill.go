@@ -360,10 +360,13 @@ func (s *sidecar) serve(ctx context.Context, server *prefill.Server, o linkOptio
 		err = errors.Join(dialError(ctx, why), service.Close())
 	}
 	s.say(sidecarEnded{"ended", peakRSS(), uint64(len(server.Ring().Memory()))})
-	if err != nil {
-		return failed(err)
+	switch {
+	case err == nil:
+		return nil
+	case misused(err): // a service that is started again would end like this again
+		return unusable(err)
 	}
-	return nil
+	return failed(err)
 }
 
 // patient is a dialler that does not give up.
