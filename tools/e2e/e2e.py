@@ -105,17 +105,31 @@ def others(house: House) -> None:
         except openai.AuthenticationError as err:
             checks.want("wrong key", err.status_code, 401)
     checks.want("the plug-in's endpoints are not there", get(f"{house.front}/pdlink/v1/info", KEY)[0], 404)
-    same, other = house.story("the same twice"), house.story("another")
+    at_once(house)
+
+
+def at_once(house: House) -> None:
+    """Equal prompts at the same time share a transfer, if the second was planned before the first one's blocks were
+    there: this engine reads faster than some machines start threads, so it gets more than one prompt.
+    """
+    checks, shared = house.checks, False
 
     def ask(prompt: str) -> Meanwhile:
         return Meanwhile(lambda: completion(house, prompt, False))
 
-    answers = [job.get() for job in [ask(same), ask(same), ask(other)]]
-    checks.want("at once: texts of equal prompts", answers[0].text, answers[1].text)
-    records = [house.record(a.verdict) for a in answers]
-    checks.want("at once: checks", {r.get("check") for r in records}, {"equal"})
-    checks.want("at once: equal prompts share a transfer", records[0].get("transfer"), records[1].get("transfer"))
-    checks.want("at once: cached tokens", all((a.cached or 0) > 0 for a in answers), True)
+    for attempt in range(8):
+        same, other = house.story(f"the same twice {attempt}"), house.story(f"another {attempt}")
+        answers = [job.get() for job in [ask(same), ask(same), ask(other)]]
+        records = [house.record(a.verdict) for a in answers]
+        checks.want("at once: texts of equal prompts", answers[0].text, answers[1].text)
+        checks.want("at once: checks", {r.get("check") for r in records}, {"equal"})
+        checks.want("at once: cached tokens", all((a.cached or 0) > 0 for a in answers), True)
+        transfers = {r["transfer"] for r in records[:2] if r.get("transfer")}
+        checks.want("at once: transfers of equal prompts", len(transfers), 1)
+        shared = all(r.get("transfer") for r in records[:2])
+        if shared:
+            break
+    checks.want("at once: equal prompts share a transfer", shared, True)
 
 
 def faults(house: House) -> None:
