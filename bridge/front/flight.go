@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"pdlink/bridge/prefill/calls"
 	"pdlink/transport"
 )
 
@@ -114,7 +113,7 @@ func (f *Front) fly(ctx context.Context, fl *flight, p Plan) {
 		}
 		f.engines.give(eng, fl.result.read(p), time.Since(began), err)
 		fl.err = err
-		if timedOut || ctx.Err() != nil || fl.result.Blocks > p.Present || err == nil && !fl.result.nothing() {
+		if timedOut || ctx.Err() != nil || fl.result.Blocks > p.Present { // nothing new is nothing done: another one may
 			break
 		}
 		tried = append(tried, eng)
@@ -128,11 +127,6 @@ func (f *Front) fly(ctx context.Context, fl *flight, p Plan) {
 	if fl.land.err != nil {
 		fl.err = fl.land.err
 	}
-}
-
-// nothing reports whether an engine that works did nothing of a job: another one may.
-func (r Result) nothing() bool {
-	return r.Bytes == 0 && (r.State == calls.Declined || r.State == calls.Partial)
 }
 
 // read is how many tokens an engine has read for a result that is whole; 0 for

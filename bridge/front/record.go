@@ -82,7 +82,7 @@ func (r *Record) String() string {
 			fmt.Fprintf(&b, "%s:%d", h.Name, h.Bytes)
 		}
 	}
-	text := b.String()
+	text := strings.ReplaceAll(b.String(), "\n", "; ") // errors that were joined are one a line
 	if len(text) > maxVerdict {
 		text = text[:maxVerdict] + "..."
 	}
@@ -92,7 +92,7 @@ func (r *Record) String() string {
 			return '?'
 		}
 		return c
-	}, strings.ReplaceAll(text, "\n", "; ")) // errors that were joined are one a line
+	}, text)
 }
 
 // settle takes the decoder's word. cached is nil when it gave none.
