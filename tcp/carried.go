@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"pdlink/transport/carrier"
@@ -100,10 +99,6 @@ func (c *carried) ReadFrame(lane int, header []byte, place session.Placer) (int,
 	n, err := c.lanes.ReadFrame(lane, header, place)
 	return n, c.why(err)
 }
-
-// Close implements session.Driver. The lanes end first: nothing arrives any more
-// when the peer learns that this end is gone.
-func (c *carried) Close() error { return errors.Join(c.lanes.Close(), c.driver.Close()) }
 
 // QueueFrame implements session.Queuer.
 func (c *queueing) QueueFrame(lane int, header, payload []byte, done func()) error {

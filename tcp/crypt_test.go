@@ -257,6 +257,7 @@ func TestRevocationEndsCalls(t *testing.T) {
 	if err := a.protect(client); err != nil {
 		t.Fatal(err)
 	}
+	a.watch(client)
 	calls := []func() error{
 		func() error { _, err := a.ReadControl(); return err },
 		func() error { _, err := a.ReadFrame(0, make([]byte, transport.HeaderRoom), nil); return err },

@@ -315,6 +315,9 @@ func (l *Link) start(a *arrival) (transport.Conn, error) {
 	if a.carried != nil {
 		a.carried.Start(d.WriteControl)
 	}
+	if a.guard != nil {
+		d.watch(a.guard)
+	}
 	return &conn{Conn: session.New(top, a.agreed, a.opts, f), d: d}, nil
 }
 

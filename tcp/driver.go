@@ -52,9 +52,8 @@ func newDriver(ctl *control, lanes []socket, maxPayload, lowWater int) (*driver,
 	return d, nil
 }
 
-// protect gives each lane its keys, where g says that frames are sealed, and ends
-// the connection when the peer is no longer one. It is called before anything is
-// read or written. The secret is gone then.
+// protect gives each lane its keys, where g says that frames are sealed. It is called
+// before anything is read or written. The secret is gone then.
 func (d *driver) protect(g *guard) error {
 	defer g.forget()
 	if g.sealed() {
@@ -66,6 +65,12 @@ func (d *driver) protect(g *guard) error {
 			d.lanes[i].crypt = c
 		}
 	}
+	return nil
+}
+
+// watch ends the connection when the peer is no longer one, also when that was so
+// before. It is called once, when the lanes have begun.
+func (d *driver) watch(g *guard) {
 	d.watching.Go(func() {
 		select {
 		case <-g.peer.Revoked:
@@ -75,7 +80,6 @@ func (d *driver) protect(g *guard) error {
 		case <-d.quit:
 		}
 	})
-	return nil
 }
 
 // dismiss ends the connection with a peer that was revoked: nothing more is read,
@@ -89,7 +93,8 @@ func (d *driver) dismiss() {
 	d.ctl.sock.SetWriteDeadline(time.Now().Add(byeTime)) //nolint:errcheck // as above
 	d.ctl.sock.SetReadDeadline(past())                   //nolint:errcheck // as above
 	if d.cut != nil {
-		d.cut() //nolint:errcheck // Close says it again
+		d.cut()                                              //nolint:errcheck // Close says it again
+		d.ctl.sock.SetWriteDeadline(time.Now().Add(byeTime)) //nolint:errcheck // as above; that may have taken a while
 	}
 	d.writing.Lock()
 	defer d.writing.Unlock()
@@ -183,6 +188,12 @@ func (d *driver) Close() error {
 	close(d.quit)
 	d.watching.Wait()
 	d.interrupt()
+	var errs []error
+	if d.cut != nil {
+		// Before the peer learns that this end is gone, so that nothing arrives any more; after
+		// interrupt, since lanes may be saying something to a peer that does not listen.
+		errs = append(errs, d.cut())
+	}
 	d.reading.Lock()
 	d.writing.Lock()
 	if !d.ended || d.revoked.Load() != nil {
@@ -193,7 +204,7 @@ func (d *driver) Close() error {
 	if d.done != nil {
 		defer d.done()
 	}
-	errs := []error{closeSocket(d.ctl.sock)}
+	errs = append(errs, closeSocket(d.ctl.sock))
 	for i := range d.lanes {
 		errs = append(errs, closeSocket(d.lanes[i].conn))
 	}

@@ -31,7 +31,8 @@ type Place struct {
 
 // Choose opens the keys that flags and the places that a link leads to mean: those of
 // --keys; else those of the default directory, when --encrypt asks for sealing, or
-// when there is an identity and a place is not loopback or --peer names a peer. Without
+// when there is an identity and a place is not loopback, --peer names a peer, or
+// --encrypt is given: off leaves sealing out, not the proof of who it is. Without
 // keys the link itself refuses an address that strangers can reach; a --peer that
 // nobody could prove to be is refused here. problem is told of what is wrong with
 // the peers file later, as keys.Options.OnProblem says. given reports whether a flag
@@ -47,7 +48,7 @@ func (f *Flags) Choose(ctx context.Context, given func(flag string) bool, proble
 	}
 	wanted := given("keys") || given("encrypt") && suite != seal.Clear
 	exposed := slices.ContainsFunc(places, func(p Place) bool { return p.Exposed(ctx) != nil })
-	if !wanted && !exposed && f.Peer == "" {
+	if !wanted && !given("encrypt") && !exposed && f.Peer == "" {
 		return Choice{}, nil
 	}
 	dir, err := DirOf(f.Dir)

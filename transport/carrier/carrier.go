@@ -75,7 +75,8 @@ type Lanes interface {
 	Take(msg []byte) error
 
 	// Close ends the lanes and frees what they have: no frame passes any more, and no
-	// memory is open to the peer. It is idempotent, and the second call waits for the
+	// memory is open to the peer. It is called after Start, or without it; say fails
+	// from then on, and what waits in it returns. It is idempotent, and the second call waits for the
 	// first.
 	Close() error
 }

@@ -12,7 +12,7 @@ import (
 
 func TestNamesAreKept(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "keys")
-	if name, err := keys.LoadName(dir); name != "" || err == nil && name != "" {
+	if name, err := keys.LoadName(dir); name != "" || err != nil {
 		t.Errorf("no directory: %q, %v", name, err)
 	}
 	for _, want := range []string{"mac", "spark.lan-1"} {
