@@ -73,6 +73,7 @@ type Courier struct {
 	untried      []transport.Piece // begin the frames among those saved that no link has taken yet
 	lease        *transport.Lease  // half full, without a connection
 	visible, had uint64            // the most bytes that a receiver said to have for good, and in all
+	damaged      int               // connections lost since then because they damage the same bytes again and again
 	stale        bool              // the connection is not the one that the run of a source that can be read again began with
 	err          error             // why it cannot go on
 	word         *Verdict          // of a receiver that stopped and was not reached again; nil: none
@@ -208,6 +209,7 @@ func (c *Courier) sender() (*sender, error) {
 func (c *Courier) progress(a Answer) {
 	if visible, had := a.visible(), a.bytes(); visible > c.visible || had > c.had {
 		c.visible, c.had = max(c.visible, visible), max(c.had, had)
+		c.damaged = 0
 		c.d.Progress()
 	}
 }
@@ -217,6 +219,9 @@ func (c *Courier) progress(a Answer) {
 func (c *Courier) mend(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, transport.ErrLost):
+		if hopeless := c.hopeless(err); hopeless != nil {
+			return hopeless
+		}
 		return c.replace(ctx, err)
 	case errors.Is(err, transport.ErrCancelled):
 		if _, stopped := c.verdict(ctx, c.now.Load()); stopped {
@@ -224,6 +229,20 @@ func (c *Courier) mend(ctx context.Context, err error) error {
 		}
 	}
 	return err
+}
+
+// hopeless ends a transfer whose connections were lost, several in a row, because each
+// damaged the same bytes again and again; err is why the last one was. The caller
+// holds use.
+func (c *Courier) hopeless(err error) error {
+	if !errors.Is(err, transport.ErrDamaged) {
+		return nil
+	}
+	if c.damaged++; c.damaged <= MaxPasses {
+		return nil
+	}
+	c.err = fmt.Errorf("%w: over %d connections: %w", ErrIncomplete, c.damaged, err)
+	return c.err
 }
 
 // verdict reports whether the receiver has ended the transfer of s, whose calls fail
@@ -291,6 +310,9 @@ func (c *Courier) connect(ctx context.Context) error {
 			return err
 		}
 		c.d.Lost(conn, err)
+		if err := c.hopeless(err); err != nil {
+			return err
+		}
 	}
 }
 
@@ -371,7 +393,10 @@ func (c *Courier) watch(conn transport.Conn) {
 	if c.life.Err() != nil || c.conn != conn || c.over {
 		return // this end is closing the connection, or has replaced it
 	}
-	if came, stopped := c.verdict(c.life, c.now.Load()); !came || stopped {
+	if came, stopped := c.verdict(c.life, c.now.Load()); came && !stopped {
+		return
+	}
+	if c.hopeless(err) == nil {
 		c.replace(c.life, err) //nolint:errcheck // the next call of the source's says so
 	}
 }

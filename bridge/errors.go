@@ -32,7 +32,7 @@ var (
 	ErrFull = errors.New("bridge: too many open blocks")
 
 	// ErrIncomplete is returned by Courier.Run when pieces still did not arrive
-	// after MaxPasses passes.
+	// after MaxPasses passes, or over more connections than that.
 	ErrIncomplete = errors.New("bridge: pieces did not arrive")
 
 	// errFailed ends a member's loop when the transfer cannot go on.

@@ -101,6 +101,8 @@ const (
 	maxLists = 1 << 10
 
 	// MaxPasses is how often a sender sends what the receiver asks for again:
-	// a link that corrupts three times in a row will not do better.
+	// a link that corrupts three times in a row will not do better. So many
+	// connections that damage the same bytes are replaced, so that the next link has
+	// its turn (transport/failover takes it after as many).
 	MaxPasses = 3
 )

@@ -19,6 +19,12 @@ var (
 	// opened again on another connection.
 	ErrLost = errors.New("transport: connection lost")
 
+	// ErrDamaged is returned together with ErrLost when this end gave the connection
+	// up because the same bytes arrived damaged, or did not, each time they were sent.
+	// Another connection may do better, above all over another link; a few that do not
+	// are reason enough to stop.
+	ErrDamaged = errors.New("transport: the link damages what it carries")
+
 	// ErrUnreachable is for whoever dials again and again: nobody was reached for
 	// as long as that is tried, and the peer may be back later.
 	ErrUnreachable = errors.New("transport: no way to the peer")

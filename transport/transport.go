@@ -103,8 +103,9 @@ type Outgoing interface {
 	// Flush returns nil when the peer has verified everything sent before the
 	// call and has made it durable. Of a transfer that is not Replayable the
 	// link keeps the bytes: pieces that arrived damaged it sends again at once,
-	// those that the peer misses when it is asked, some times each, and Flush
-	// goes on until that is settled. An error that Is ErrMissing lists pieces
+	// those that the peer misses when it is asked, and Flush goes on until that is
+	// settled; a connection that fails the same bytes time and again is lost, since
+	// their slot would never come free. An error that Is ErrMissing lists pieces
 	// that the caller has to send again; they are listed once. Errors:
 	// ErrMissing, ErrCancelled, ErrLost, ErrClosed, the context's; a flush that
 	// its context ended may be followed by another.

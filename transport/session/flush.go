@@ -297,13 +297,17 @@ func (o *outgoing) onFlushed(m *wire.Flushed) error {
 	f := o.flushes[m.Token]
 	delete(o.flushes, m.Token)
 	rest, more := m.Missing, m.More
+	var err error
 	if f != nil && !o.replay && !o.ended && len(rest) > 0 {
-		rest = o.recall(rest, f.frames)
+		rest, err = o.recall(rest, f.frames)
 		more = more && len(rest) > 0 // else the flush that follows tells what was cut
 	}
 	o.mu.Unlock()
 	if f == nil {
 		return wire.Violation("answer to flush %d of transfer %v, which is not open", m.Token, o.id)
+	}
+	if err != nil {
+		return err // the end of the connection answers the flush
 	}
 	o.miss(rest, more)
 	close(f.answered)

@@ -35,8 +35,8 @@ func TestNotYetFinished(t *testing.T) {
 	o.next = 3
 	f := &txFrame{o: o, pieces: make([]transport.Piece, 1), seq: 2}
 	o.kept = []*txFrame{f}
-	if !o.lacks(f, span{0, 1}) {
-		t.Fatal("a frame that was sent once was sent often enough")
+	if err := o.lacks(f, span{0, 1}); err != nil {
+		t.Fatalf("a frame that was sent once was sent often enough: %v", err)
 	}
 	if said, err := o.sayFinish(3); said || err != nil {
 		t.Errorf("finish was said: %v, %v", said, err)

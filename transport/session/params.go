@@ -28,8 +28,9 @@ const (
 	firstScarce = 1
 
 	// maxRepeats is how often the frame of a source that cannot be read again
-	// is sent again. A link that damages one frame in a hundred fails all of
-	// them once in 10^8 frames; what fails more often is broken.
+	// is sent again on one connection. A link that damages one frame in a hundred
+	// fails all of them once in 10^8 frames; what fails more often is broken, and is
+	// given up like a connection that is lost.
 	maxRepeats = 3
 
 	// maxAcked is how many separate ranges of durable blocks a transfer notes for

@@ -56,12 +56,13 @@ func size(pieces []transport.Piece) (n int) {
 }
 
 // lacks notes that the peer lacks pieces of a kept frame, which is sent again
-// from the first of them to the last. It reports false when the frame was sent
-// often enough. The caller holds mu and calls repeat.
-func (o *outgoing) lacks(f *txFrame, pieces span) bool {
+// from the first of them to the last. Its error ends the connection: the frame was
+// sent often enough, and a slot that nobody can empty would hold up who waits for
+// one. The caller holds mu and calls repeat.
+func (o *outgoing) lacks(f *txFrame, pieces span) error {
 	if f.lack.empty() {
 		if f.repeats == maxRepeats {
-			return false
+			return fmt.Errorf("%w: transfer %v, a frame with block %d: %d times", transport.ErrDamaged, o.id, f.pieces[pieces.lo].Block, maxRepeats+1)
 		}
 		if o.lacking++; o.settled == nil {
 			o.settled = make(chan struct{})
@@ -71,7 +72,7 @@ func (o *outgoing) lacks(f *txFrame, pieces span) bool {
 		}
 	}
 	f.lack = f.lack.join(pieces)
-	return true
+	return nil
 }
 
 // repeat sends again what waits for that, as far as grants reach. The caller
@@ -155,40 +156,42 @@ func (o *outgoing) onNack(m *wire.Nack) error {
 	}
 	o.stats.BadPiece += uint64(len(m.Pieces))
 	rest := m.Pieces
+	var err error
 	if !o.replay {
-		rest = o.damaged(m)
+		rest, err = o.damaged(m)
 	}
 	o.mu.Unlock()
 	o.miss(rest, false)
-	return nil
+	return err
 }
 
-// damaged has damaged pieces sent again and returns those that cannot be. The
-// caller holds mu.
-func (o *outgoing) damaged(m *wire.Nack) []transport.Piece {
+// damaged has damaged pieces sent again and returns those that cannot be. Its error
+// ends the connection. The caller holds mu.
+func (o *outgoing) damaged(m *wire.Nack) ([]transport.Piece, error) {
 	i := slices.IndexFunc(o.kept, func(f *txFrame) bool { return f.seq == m.Seq })
 	if i < 0 {
-		return nil // its blocks are durable by now, whoever sent them
+		return nil, nil // its blocks are durable by now, whoever sent them
 	}
 	f, bad := o.kept[i], span{}
 	for _, p := range m.Pieces {
 		at := slices.IndexFunc(f.pieces, func(q transport.Piece) bool { return q.Block == p.Block && q.Offset == p.Offset })
 		if at < 0 {
-			return m.Pieces // the peer means something else
+			return m.Pieces, nil // the peer means something else
 		}
 		bad = bad.join(span{at, at + 1})
 	}
-	if !o.lacks(f, bad) {
-		return m.Pieces
+	if err := o.lacks(f, bad); err != nil {
+		return nil, err
 	}
 	o.repeat()
-	return nil
+	return nil, nil
 }
 
 // recall has pieces sent again that the peer misses although it was given all
-// frames below a number, and returns what cannot be. The caller holds mu. The
-// work is bounded by the pieces of the kept frames and by those that are missing.
-func (o *outgoing) recall(missing []transport.Piece, below uint64) (rest []transport.Piece) {
+// frames below a number, and returns what cannot be. Its error ends the connection.
+// The caller holds mu. The work is bounded by the pieces of the kept frames and by
+// those that are missing.
+func (o *outgoing) recall(missing []transport.Piece, below uint64) (rest []transport.Piece, err error) {
 	want, have := transport.BlockCoverage{}, transport.BlockCoverage{}
 	for _, p := range missing {
 		want.Add(p)
@@ -202,8 +205,13 @@ func (o *outgoing) recall(missing []transport.Piece, below uint64) (rest []trans
 		}
 		// What has a higher number is on its way, and the next flush tells.
 		said := f.seq < below || f.seq == neverSent
-		if lost.empty() || said && !o.lacks(f, lost) {
+		if lost.empty() {
 			continue
+		}
+		if said {
+			if err := o.lacks(f, lost); err != nil {
+				return nil, err
+			}
 		}
 		for _, p := range f.pieces[lost.lo:lost.hi] {
 			have.Add(p)
@@ -220,5 +228,5 @@ func (o *outgoing) recall(missing []transport.Piece, below uint64) (rest []trans
 			rest = append(rest, transport.Piece{Block: p.Block, Offset: r.Begin, Length: uint32(r.End - r.Begin)})
 		}
 	}
-	return rest
+	return rest, nil
 }

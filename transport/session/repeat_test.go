@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,8 +68,7 @@ func (b *bench) grants(handle uint32, total uint64) {
 }
 
 // TestRepeatDamaged sends what arrived damaged again from the slot that is kept,
-// from the first bad piece to the last and nothing else, three times and not a
-// fourth.
+// from the first bad piece to the last and nothing else.
 func TestRepeatDamaged(t *testing.T) {
 	b := start(t, nil)
 	out, n := b.outgoing(transport.Request{})
@@ -79,21 +79,15 @@ func TestRepeatDamaged(t *testing.T) {
 		b.say(&wire.Nack{Handle: n, Seq: uint64(seq), Pieces: bad(blocks[0], blocks[len(blocks)-1])})
 		b.wrote(uint64(seq)+1, true, blocks...)
 	}
-	b.say(&wire.Nack{Handle: n, Seq: 3, Pieces: bad(3)})
-	flushing := asyncErr(func() error { return out.Flush(t.Context()) })
-	if frames := b.answer(n); frames != 4 {
-		t.Errorf("flush of %d frames, want 4", frames)
-	}
-	_, err := wait(t, flushing)
-	missing(t, err, bad(3)...)
-	b.kept(1)
-
-	// What the caller sends again begins anew.
-	must(t, put(t.Context(), out, 3))
-	b.wrote(4, false, 3)
-	b.say(&wire.Nack{Handle: n, Seq: 4, Pieces: bad(3)})
-	b.wrote(5, true, 3)
 	b.ack(n, 1, 4)
+	b.kept(0)
+
+	// Another frame begins anew.
+	must(t, put(t.Context(), out, 5))
+	b.wrote(4, false, 5)
+	b.say(&wire.Nack{Handle: n, Seq: 4, Pieces: bad(5)})
+	b.wrote(5, true, 5)
+	b.ack(n, 5, 1)
 	b.kept(0)
 	finishing := async(func() (transport.Outcome, error) { return out.Finish(t.Context()) })
 	b.answer(n)
@@ -101,8 +95,50 @@ func TestRepeatDamaged(t *testing.T) {
 	b.say(&wire.Result{Handle: n})
 	o, err := wait(t, finishing)
 	must(t, err)
-	if want := (transport.Stats{Frames: 6, Bytes: 11, Pieces: 11, BadPiece: 8, Repeats: 4, RepeatBytes: 6}); o.Stats != want {
+	if want := (transport.Stats{Frames: 6, Bytes: 11, Pieces: 11, BadPiece: 7, Repeats: 4, RepeatBytes: 6}); o.Stats != want {
 		t.Errorf("stats %+v, want %+v", o.Stats, want)
+	}
+}
+
+// TestRepeatHopeless: a connection on which the same bytes fail a fourth time is lost,
+// also for a caller that waits for a slot and does not ask, and for one that asks.
+func TestRepeatHopeless(t *testing.T) {
+	for _, c := range []struct {
+		what string
+		call func(context.Context, transport.Outgoing) error
+		fail func(b *bench, n uint32, seq uint64)
+	}{
+		{"damaged, while the caller waits for a slot", func(ctx context.Context, out transport.Outgoing) error {
+			for {
+				l, err := out.Lease(ctx)
+				if err != nil {
+					return err
+				}
+				defer l.Release()
+			}
+		}, func(b *bench, n uint32, seq uint64) { b.say(&wire.Nack{Handle: n, Seq: seq, Pieces: bad(2)}) }},
+		{"missing, while the caller asks", func(ctx context.Context, out transport.Outgoing) error { return out.Flush(ctx) },
+			func(b *bench, n uint32, _ uint64) { b.answer(n, bad(2)...) }},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			b := start(t, nil)
+			out, n := b.outgoing(transport.Request{})
+			b.grants(n, 100)
+			must(t, put(t.Context(), out, 1, 2))
+			b.wrote(0, false, 1, 2)
+			calling := asyncErr(func() error { return c.call(t.Context(), out) })
+			for seq := range uint64(3) {
+				c.fail(b, n, seq)
+				b.wrote(seq+1, true, 2)
+			}
+			c.fail(b, n, 3)
+			_, err := wait(t, calling)
+			is(t, err, transport.ErrLost)
+			is(t, err, transport.ErrDamaged)
+			if err == nil || !strings.Contains(err.Error(), "block 2") {
+				t.Errorf("error %v does not name the block", err)
+			}
+		})
 	}
 }
 

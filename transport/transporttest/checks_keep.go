@@ -18,7 +18,7 @@ func keepChecks() []check {
 		{name: "keep/damaged pieces are sent again", run: keepDamaged},
 		{name: "keep/damage everywhere, sent again", run: keepStorm},
 		{name: "keep/missing pieces are sent again", run: keepMissing},
-		{name: "keep/what never arrives is given up", run: keepHopeless},
+		{name: "keep/a link that lets nothing through is lost", run: keepHopeless},
 	}
 }
 
@@ -194,21 +194,22 @@ func keepDamaged(e *env) {
 }
 
 // keepStorm: with damage at random, of repeated frames too, a transfer whose frames
-// are kept ends right, and nearly always without its caller.
+// are kept ends right without its caller.
 func keepStorm(e *env) {
 	const blocks, size = 6, 60_000
 	p, f := e.broken(session.Options{SendRing: e.ring(2*size/testPayload+4, testPayload), Lanes: 2}, session.Options{Lanes: 2})
 	out, in := e.open(p.A, p.B, transport.Request{})
-	for range 8 {
-		f.Corrupt(SentPayload, 1+e.rng.IntN(6), -1)
-	}
 	s := e.sink(in)
 	s.whole = size
 	done := call(func() error { return s.run(e.ctx) })
 	for b := range uint32(blocks) {
+		for range 3 { // of one frame that is no reason to give up
+			f.Corrupt(SentPayload, e.rng.IntN(6), -1)
+		}
 		for at := 0; at < size; at += 20_000 {
 			e.must(e.send(out, piece{b, uint64(at), 15_000}, piece{b, uint64(at + 15_000), 5_000}), "send")
 		}
+		e.must(out.Flush(e.ctx), "flush")
 	}
 	o, err := deliver(e.ctx, e.data, e.rng, out, nil)
 	e.must(err, "finish")
@@ -255,31 +256,37 @@ func keepMissing(e *env) {
 	e.finishBoth(out, in)
 }
 
-// keepHopeless: what arrives damaged time and again is reported in the end, and
-// may still be sent by the caller.
+// keepHopeless: a connection on which the same bytes arrive damaged time and again is
+// lost, also for who waits for a slot that never comes back, and another one carries
+// what was kept.
 func keepHopeless(e *env) {
-	p, f := e.broken(session.Options{}, session.Options{})
-	out, in := e.open(p.A, p.B, transport.Request{})
+	ring, saved := e.ring(2, testPayload), &transport.Salvage{}
+	defer saved.Close()
+	p, f := e.broken(session.Options{SendRing: ring}, session.Options{})
+	out, in := e.open(p.A, p.B, transport.Request{Salvage: saved})
 	s := e.sink(in)
-	s.whole = 1000
+	s.whole = 2000
 	done := call(func() error { return s.run(e.ctx) })
 	for range 50 {
 		f.Corrupt(SentPayload, 0, -1)
 	}
 	e.must(e.send(out, piece{0, 0, 1000}), "send")
-	e.missing(out.Flush(e.ctx), piece{0, 0, 1000})
-	e.is(out.Flush(e.ctx), nil, "flush after the piece was reported")
+	l, err := out.Lease(e.ctx)
+	e.must(err, "lease the last slot")
+	_, err = out.Lease(e.ctx)
+	e.is(err, transport.ErrLost, "lease a slot that never comes back")
+	e.is(err, transport.ErrDamaged, "lease a slot that never comes back")
+	l.Release()
 	if n := f.Corrupted(); n < 2 || n > 10 {
-		e.Errorf("a frame was sent %d times before it was given up", n)
+		e.Errorf("a frame was sent %d times before the connection was lost", n)
 	}
-	for f.Corrupted() < 50 { // the rest
-		e.must(e.send(out, piece{0, 0, 1000}), "send by the caller")
-		if err := out.Flush(e.ctx); err == nil {
-			break
-		}
+	if r := <-done; r.err == nil {
+		e.Errorf("receive went on")
 	}
-	e.must(e.send(out, piece{0, 0, 1000}), "send by the caller")
-	e.finish(out)
-	e.ends(done, nil, "receive")
-	s.covers(sized(1, 1000))
+	p.A.Close() //nolint:errcheck // it is lost
+	leases := saved.Take()
+	if len(leases) != 1 || leases[0].Size() != 1000 {
+		e.Fatalf("%d leases were saved, want the one that was sent", len(leases))
+	}
+	leases[0].Release()
 }
