@@ -66,13 +66,13 @@ func boolFirst(a, b bool) int {
 }
 
 // Refusal are the findings that refuse, as one text; "" where there are none.
-// withUnknown leaves those out that are refused only since somebody cannot tell.
-func Refusal(list []Finding, withUnknown bool) string {
+// allowUnknown leaves those out that are refused only since somebody cannot tell.
+func Refusal(list []Finding, allowUnknown bool) string {
 	var words []string
 	more := 0
 	for _, f := range list {
 		switch {
-		case !f.Refuses || withUnknown && !f.Differs:
+		case !f.Refuses || allowUnknown && !f.Differs:
 		case len(words) < shownFindings:
 			words = append(words, f.String())
 		default:
@@ -84,10 +84,6 @@ func Refusal(list []Finding, withUnknown bool) string {
 	}
 	return strings.Join(words, "; ")
 }
-
-// shownFindings is how many findings a text names: one says what is wrong, a second
-// tells a wrong model from a wrong setting.
-const shownFindings = 3
 
 // comparison collects findings.
 type comparison struct {

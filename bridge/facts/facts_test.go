@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -332,11 +333,83 @@ func TestProbe(t *testing.T) {
 	if got := TextOf([]int32{1, 2, 3}); got.Count != 3 || len(got.Hash) != 16 || len(got.First) != 3 {
 		t.Errorf("%+v", got)
 	}
-	if got := SampledPairs(3); !reflect.DeepEqual(got, []int{0, 1, 2}) {
-		t.Errorf("%v", got)
+}
+
+// TestSampling: what is looked at is that of the specification, which both engines'
+// ends are held to as well.
+func TestSampling(t *testing.T) {
+	var want struct {
+		Positions []int
+		Pairs     []struct {
+			Of    int
+			Index []int
+		}
+		Layers []struct {
+			Layers         int
+			Ratios, Looked []int
+		}
 	}
-	if got := SampledLayers(6, []int{0, 0, 4, 128, 4, 128}); !reflect.DeepEqual(got, []int{0, 2, 3, 5}) {
-		t.Errorf("%v", got)
+	if err := json.Unmarshal(read(t, "sampling.json"), &want); err != nil {
+		t.Fatal(err)
+	}
+	if got := sampledPositions(); !slices.Equal(got, want.Positions) {
+		t.Errorf("positions %v, want %v", got, want.Positions)
+	}
+	for _, w := range want.Pairs {
+		if got := sampledPairs(w.Of); !slices.Equal(got, w.Index) {
+			t.Errorf("pairs of %d: %v, want %v", w.Of, got, w.Index)
+		}
+	}
+	for _, w := range want.Layers {
+		if got := SampledLayers(w.Layers, w.Ratios); !slices.Equal(got, w.Looked) {
+			t.Errorf("layers of %d, %v: %v, want %v", w.Layers, w.Ratios, got, w.Looked)
+		}
+	}
+}
+
+// TestEveryField: what Facts has, Merge carries and holds the workers to, and Compare
+// sees where two ends differ in it.
+func TestEveryField(t *testing.T) {
+	rope := func(cos float64) map[string]Rope {
+		return map[string]Rope{"0": {Dims: 2, Index: []int{0}, At: []int{1}, Cos: [][]float64{{cos}}, Sin: [][]float64{{0}}}}
+	}
+	values := map[string][2]Facts{
+		"Kind":       {{Kind: KindKV}, {Kind: KindDSV4}},
+		"DType":      {{DType: "BF16"}, {DType: "F16"}},
+		"Layers":     {{Layers: 1}, {Layers: 2}},
+		"Hidden":     {{Hidden: 1}, {Hidden: 2}},
+		"Vocab":      {{Vocab: 1}, {Vocab: 2}},
+		"Heads":      {{Heads: 1}, {Heads: 2}},
+		"KVHeads":    {{KVHeads: 1}, {KVHeads: 2}},
+		"HeadDim":    {{HeadDim: 1}, {HeadDim: 2}},
+		"Window":     {{Window: 1}, {Window: 2}},
+		"Ratios":     {{Ratios: []int{0}}, {Ratios: []int{4}}},
+		"Eps":        {{Eps: 1e-6}, {Eps: 1e-5}},
+		"Rope":       {{Rope: rope(1)}, {Rope: rope(0.5)}},
+		"Tensors":    {{Tensors: map[string]Tensor{"a": {Hash: "1"}}}, {Tensors: map[string]Tensor{"a": {Hash: "2"}}}},
+		"Text":       {{Text: &Text{Hash: "1"}}, {Text: &Text{Hash: "2"}}},
+		"Template":   {{Template: "1"}, {Template: "2"}},
+		"Projection": {{Kind: KindDSV4, Projection: &Projection{Layers: []string{"1"}}}, {Kind: KindDSV4, Projection: &Projection{Layers: []string{"2"}}}},
+	}
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[Facts]()) {
+		if field.Name == "Version" || field.Name == "Unknown" { // not of the model
+			continue
+		}
+		v, ok := values[field.Name]
+		if !ok {
+			t.Errorf("%s: no two values are known here, so nothing shows that Merge and Compare know it", field.Name)
+			continue
+		}
+		got, err := Merge([]*Facts{{}, &v[0], {}})
+		if err != nil || !reflect.DeepEqual(reflect.ValueOf(got).Elem().FieldByName(field.Name).Interface(), reflect.ValueOf(v[0]).FieldByName(field.Name).Interface()) {
+			t.Errorf("%s: merged to %+v, %v", field.Name, got, err)
+		}
+		if _, err := Merge([]*Facts{&v[0], &v[1]}); !errors.Is(err, ErrWorkers) {
+			t.Errorf("%s: workers that differ: %v", field.Name, err)
+		}
+		if list := Compare(&v[0], &v[1]); !slices.ContainsFunc(list, func(f Finding) bool { return f.Differs }) {
+			t.Errorf("%s: ends that differ: %v", field.Name, list)
+		}
 	}
 }
 

@@ -26,6 +26,19 @@ const (
 	maxSamples = 64
 )
 
+// samplePairs is how many pairs of a rotation are told at most, less one: a wrong base
+// shows in every pair but the first, wrong yarn factors in a run of them, and nine
+// pairs at four positions are 2 KB.
+const samplePairs = 8
+
+// shownIDs is how many ids of the probe text are told: people see from a few of them
+// whether two tokenizers have anything in common.
+const shownIDs = 8
+
+// shownFindings is how many findings a text names: one says what is wrong, a second
+// tells a wrong model from a wrong setting.
+const shownFindings = 3
+
 // Tolerances of a comparison, each with its reason.
 const (
 	// turnShare and turnLeast are how much the angle of a pair may differ, below one

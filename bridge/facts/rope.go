@@ -6,12 +6,9 @@ import (
 	"slices"
 )
 
-// samplePairs is how many pairs of a rotation are told at most, less one.
-const samplePairs = 8
-
-// SampledPairs returns the pairs, of n, whose rotation is told: evenly from the
+// sampledPairs returns the pairs, of n, whose rotation is told: evenly from the
 // first to the last.
-func SampledPairs(n int) []int {
+func sampledPairs(n int) []int {
 	out := make([]int, 0, samplePairs+1)
 	for i := range samplePairs + 1 {
 		out = append(out, i*(n-1)/samplePairs)
@@ -19,9 +16,9 @@ func SampledPairs(n int) []int {
 	return slices.Compact(out)
 }
 
-// SampledPositions returns the positions at which a rotation is told, as far as an
+// sampledPositions returns the positions at which a rotation is told, as far as an
 // engine's tables reach.
-func SampledPositions() []int { return []int{1, 255, 4095, 32767} }
+func sampledPositions() []int { return []int{1, 255, 4095, 32767} }
 
 // SampledLayers returns the layers of a model that are looked at: first, middle and
 // last, and of DeepSeek-V4 the first of each ratio.
@@ -43,7 +40,7 @@ func SampledLayers(layers int, ratios []int) []int {
 
 // RopeOf returns the rotation by angles per position and pair, without a scale.
 func RopeOf(first int, pairs string, angles []float32) Rope {
-	r := Rope{Dims: 2 * len(angles), First: first, Pairs: pairs, Index: SampledPairs(len(angles)), At: SampledPositions()}
+	r := Rope{Dims: 2 * len(angles), First: first, Pairs: pairs, Index: sampledPairs(len(angles)), At: sampledPositions()}
 	for _, at := range r.At {
 		cos, sin := make([]float64, len(r.Index)), make([]float64, len(r.Index))
 		for k, i := range r.Index {

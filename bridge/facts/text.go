@@ -6,9 +6,6 @@ import (
 	"encoding/hex"
 )
 
-// shownIDs is how many ids of the probe text are told, for people.
-const shownIDs = 8
-
 // ProbeText is what tokenizers are asked about: words, scripts, white space, digits,
 // and special tokens of several models.
 func ProbeText() string {

@@ -109,13 +109,15 @@ func TestRepeatHopeless(t *testing.T) {
 		fail func(b *bench, n uint32, seq uint64)
 	}{
 		{"damaged, while the caller waits for a slot", func(ctx context.Context, out transport.Outgoing) error {
-			for {
-				l, err := out.Lease(ctx)
-				if err != nil {
-					return err
-				}
-				defer l.Release()
+			var held []*transport.Lease
+			l, err := out.Lease(ctx)
+			for ; err == nil; l, err = out.Lease(ctx) {
+				held = append(held, l)
 			}
+			for _, l := range held {
+				l.Release()
+			}
+			return err
 		}, func(b *bench, n uint32, seq uint64) { b.say(&wire.Nack{Handle: n, Seq: seq, Pieces: bad(2)}) }},
 		{"missing, while the caller asks", func(ctx context.Context, out transport.Outgoing) error { return out.Flush(ctx) },
 			func(b *bench, n uint32, _ uint64) { b.answer(n, bad(2)...) }},

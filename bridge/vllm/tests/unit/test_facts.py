@@ -14,6 +14,7 @@ from pdlink_vllm import facts, wire
 from pdlink_vllm.link import Link
 
 log = logging.getLogger("test")
+SPECIFICATION = Path(__file__).resolve().parents[3] / "facts" / "testdata"
 DOCUMENT = json.dumps({"version": 1, "kind": "kv"}).encode()
 
 
@@ -52,6 +53,16 @@ def test_a_restarted_sidecar_is_told_again(place: Place) -> None:
         assert again.changed.wait_for(lambda: bool(again.facts), 30.0)
     link.close()
     assert again.facts == [DOCUMENT]
+
+
+def test_what_is_looked_at_is_that_of_the_specification() -> None:
+    want = json.loads((SPECIFICATION / "sampling.json").read_text(encoding="utf-8"))
+    assert list(facts.POSITIONS) == want["positions"]
+    for case in want["layers"]:
+        assert facts.sampled(case["layers"], case["ratios"]) == case["looked"]
+    for case in want["pairs"]:
+        width = 2 * case["of"]
+        assert facts.rotation(turned(width, width, neighbours=False, scale=1.0))["index"] == case["index"]
 
 
 def turned(dims: int, width: int, neighbours: bool, scale: float) -> dict[int, np.ndarray]:

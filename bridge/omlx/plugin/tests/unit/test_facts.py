@@ -57,6 +57,16 @@ def test_the_probe_text_is_that_of_the_specification() -> None:
     assert (SHARED / "probe.txt").read_text(encoding="utf-8").removesuffix("\n") == facts.PROBE
 
 
+def test_what_is_looked_at_is_that_of_the_specification() -> None:
+    want = json.loads((SHARED / "sampling.json").read_text(encoding="utf-8"))
+    assert list(facts.POSITIONS) == want["positions"]
+    for case in want["layers"]:
+        assert facts.sampled(case["layers"], case["ratios"]) == case["looked"]
+    for case in want["pairs"]:
+        rope = fake_model.Rope(2 * case["of"])
+        assert facts.rotation(turned(rope, 2 * case["of"]))["index"] == case["index"]
+
+
 def test_the_name_follows_the_model(server: fakes.Server, tmp_path: Path) -> None:
     """A plan names what is loaded, so that another model under the same id is noticed."""
 
