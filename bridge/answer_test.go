@@ -178,7 +178,7 @@ func (d *drain) Lease(ctx context.Context) (*transport.Lease, error) {
 		return nil, err
 	}
 	l := transport.NewLease(transport.HeaderRoom, "", nil)
-	l.Reset(slot)
+	l.Held().Reset(slot)
 	return l, nil
 }
 

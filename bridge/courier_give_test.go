@@ -33,9 +33,9 @@ func (g *gifts) lease(ctx context.Context, p ...piece) (*transport.Lease, error)
 	}
 	l := transport.NewLease(courierFrame, "", func(l *transport.Lease) {
 		g.freed.Add(1)
-		l.Slot().Put()
+		l.Held().Slot().Put()
 	})
-	l.Reset(slot)
+	l.Held().Reset(slot)
 	for _, x := range p {
 		l.Append(uint32(x.block), uint64(x.begin), blockData(x.block, courierSize)[x.begin:x.end])
 	}

@@ -7,7 +7,8 @@ import (
 
 // Lease is the right to fill one slot of the sender's ring. It belongs to one
 // goroutine at a time. It ends once, by Outgoing.Send or Release; its memory
-// must not be touched afterwards.
+// must not be touched afterwards. What implementations of Outgoing do with it is
+// in [Held].
 type Lease struct {
 	slot    Slot
 	from    int     // where in the slot's payload the lease's begins; 0 but for parts of another lease
@@ -35,14 +36,6 @@ func NewLease(limit int, sums string, release func(*Lease)) *Lease {
 	return &Lease{
 		pieces: make([]Piece, 0, MaxPieces), summed: make([]bool, 0, MaxPieces), limit: limit, sums: sums, release: release,
 	}
-}
-
-// Reset is for implementations of Outgoing, which may reuse ended leases.
-func (l *Lease) Reset(slot Slot) {
-	l.slot, l.pieces, l.summed, l.used = slot, l.pieces[:0], l.summed[:0], 0
-	l.from, l.lo, l.hi, l.narrow, l.framed, l.head = 0, 0, 0, false, "", nil
-	l.limit = min(l.limit, len(slot.Payload()))
-	l.ended.Store(false)
 }
 
 // Room is how many more bytes a piece can have; 0 when the frame is full.
@@ -130,48 +123,10 @@ func (l *Lease) Append(block uint32, offset uint64, p []byte) int {
 // Release gives the lease back unsent. It panics on a lease that has ended
 // already: its slot may carry somebody else's frame by now.
 func (l *Lease) Release() {
-	if !l.End() {
+	if !l.Held().End() {
 		panic("transport: lease released after its end")
 	}
 	l.release(l)
-}
-
-// End is for implementations of Outgoing: it ends the lease and reports whether
-// it was live. The slot then belongs to the caller.
-func (l *Lease) End() bool { return l.ended.CompareAndSwap(false, true) }
-
-// Header is for implementations of Outgoing: HeaderRoom bytes for the header of the
-// frame that the lease becomes. They are the slot's own, but for a part that Split
-// made: parts of one slot may be sent at the same time.
-func (l *Lease) Header() []byte {
-	if l.head != nil {
-		return l.head
-	}
-	return l.slot.Header()
-}
-
-// Slot is for implementations of Outgoing: the slot of an ended lease.
-func (l *Lease) Slot() Slot { return l.slot }
-
-// Free is for implementations of Outgoing: it gives an ended lease, with its slot,
-// back to where it came from, which may be another connection.
-func (l *Lease) Free() { l.release(l) }
-
-// Frame is for implementations of Outgoing: it computes the sums that the
-// caller did not give, or gave by another algorithm than sums, and returns the
-// slot, the pieces (valid until Reset) and the payload.
-func (l *Lease) Frame(sums string, sum SumFunc) (slot Slot, pieces []Piece, payload []byte) {
-	payload = l.payload()
-	at := 0
-	for i := range l.pieces {
-		n := int(l.pieces[i].Length)
-		if !l.has(i, sums) {
-			l.pieces[i].Sum = sum(payload[at : at+n])
-		}
-		at += n
-	}
-	l.framed = sums
-	return l.slot, l.pieces, payload
 }
 
 // has reports whether piece i has its sum by an algorithm.
@@ -182,26 +137,13 @@ func (l *Lease) has(i int, sums string) bool {
 	return l.summed[i] && l.sums == sums
 }
 
-// Wanted is for implementations of Outgoing: the indices lo <= i < hi of the
-// pieces that go on the wire.
+// Wanted is the indices lo <= i < hi of the pieces that go on the wire: all, or
+// those that Narrow left.
 func (l *Lease) Wanted() (lo, hi int) {
 	if l.narrow {
 		return l.lo, l.hi
 	}
 	return 0, len(l.pieces)
-}
-
-// Revive is for implementations of Outgoing: it returns a live lease with the
-// slot, the pieces and the bytes of one that has ended, and must not be used any
-// more. All pieces are wanted. It goes back to where that one would have.
-func (l *Lease) Revive() *Lease {
-	r := NewLease(l.limit, l.known(), l.release)
-	r.slot, r.from, r.head, r.used = l.slot, l.from, l.head, l.used
-	r.pieces = append(r.pieces, l.pieces...)
-	for i := range l.pieces {
-		r.summed = append(r.summed, l.has(i, r.sums))
-	}
-	return r
 }
 
 // known is the algorithm of the sums that the lease has.
@@ -210,47 +152,6 @@ func (l *Lease) known() string {
 		return l.framed
 	}
 	return l.sums
-}
-
-// MoveTo is for implementations of Outgoing: it copies an ended lease into a live
-// one, for a link that cannot send from the other's memory. Errors: ErrTooLarge.
-func (l *Lease) MoveTo(to *Lease) error {
-	if l.used > to.limit {
-		return fmt.Errorf("%w: frame of %d bytes, limit %d", ErrTooLarge, l.used, to.limit)
-	}
-	to.pieces, to.summed = append(to.pieces[:0], l.pieces...), to.summed[:0]
-	for i := range l.pieces {
-		to.summed = append(to.summed, l.has(i, to.sums))
-	}
-	to.used, to.lo, to.hi, to.narrow = l.used, l.lo, l.hi, l.narrow
-	copy(to.slot.Payload(), l.payload())
-	return nil
-}
-
-// Split is for implementations of Outgoing, whose connection takes smaller frames
-// than the one that the lease is of: it cuts an ended lease into live ones of at
-// most limit bytes each, at least 1, which have its bytes in order. Pieces that are
-// longer become several. What Narrow left out stays left out. They share the slot,
-// which goes back to where it came from when the last of them has; the lease itself
-// must not be used any more.
-func (l *Lease) Split(limit int) []*Lease {
-	c := cutter{l: l, limit: limit}
-	lo, hi := l.Wanted()
-	for i, p := range l.pieces {
-		c.piece(p, l.has(i, l.known()), lo <= i && i < hi)
-	}
-	left := new(atomic.Int32)
-	left.Store(int32(len(c.parts)))
-	for _, part := range c.parts {
-		part.narrow, part.limit = true, part.used // the memory behind it is the next part's
-		part.head = make([]byte, HeaderRoom)
-		part.release = func(*Lease) {
-			if left.Add(-1) == 0 {
-				l.release(l)
-			}
-		}
-	}
-	return c.parts
 }
 
 // cutter makes the parts of a lease.

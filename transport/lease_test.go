@@ -15,7 +15,7 @@ func newLease(t *testing.T, limit int) (*transport.Lease, *transport.Ring) {
 	t.Helper()
 	r := newRing(t, 2)
 	l := transport.NewLease(limit, "", nil)
-	l.Reset(take(t, r))
+	l.Held().Reset(take(t, r))
 	return l, r
 }
 
@@ -39,11 +39,11 @@ func TestLeaseFill(t *testing.T) {
 	if n := l.Append(9, 3087, []byte("x")); n != 0 {
 		t.Errorf("Append to a full lease = %d", n)
 	}
-	if !l.End() || l.End() {
+	if !l.Held().End() || l.Held().End() {
 		t.Error("End does not report the first end only")
 	}
 	var summed [][]byte
-	slot, pieces, payload := l.Frame("", func(p []byte) uint64 { summed = append(summed, p); return uint64(len(p)) })
+	slot, pieces, payload := l.Held().Frame("", func(p []byte) uint64 { summed = append(summed, p); return uint64(len(p)) })
 	want := []transport.Piece{
 		{Block: 7, Length: 10, Offset: 1000, Sum: 99}, {Block: 8, Length: 3, Offset: 2000, Sum: 3}, {Block: 9, Length: 87, Offset: 3000, Sum: 87},
 	}
@@ -117,15 +117,15 @@ func TestLeaseEndsOnce(t *testing.T) {
 		t.Errorf("%d slots in use after Release", r.InUse())
 	}
 	mustPanic(t, "second Release", l.Release)
-	l.Reset(take(t, r))
+	l.Held().Reset(take(t, r))
 	if !l.Empty() || l.Room() != 100 {
 		t.Errorf("after Reset: empty %v, room %d", l.Empty(), l.Room())
 	}
-	if !l.End() {
+	if !l.Held().End() {
 		t.Error("a lease that was reset is not live")
 	}
 	mustPanic(t, "Release after End", l.Release)
-	slot, _, _ := l.Frame("", func([]byte) uint64 { return 0 })
+	slot, _, _ := l.Held().Frame("", func([]byte) uint64 { return 0 })
 	slot.Put()
 }
 
@@ -135,11 +135,11 @@ func TestLeaseReleased(t *testing.T) {
 	var back []*transport.Lease
 	l := transport.NewLease(100, "", func(l *transport.Lease) {
 		back = append(back, l)
-		l.Slot().Put()
+		l.Held().Slot().Put()
 	})
 	s := take(t, r)
-	l.Reset(s)
-	if l.Slot() != s {
+	l.Held().Reset(s)
+	if l.Held().Slot() != s {
 		t.Error("the lease has another slot")
 	}
 	l.Release()
@@ -157,8 +157,8 @@ func TestSalvageClosed(t *testing.T) {
 	r := newRing(t, 3)
 	var saved transport.Salvage
 	lease := func() *transport.Lease {
-		l := transport.NewLease(10, "", func(l *transport.Lease) { l.Slot().Put() })
-		l.Reset(take(t, r))
+		l := transport.NewLease(10, "", func(l *transport.Lease) { l.Held().Slot().Put() })
+		l.Held().Reset(take(t, r))
 		return l
 	}
 	saved.Add(lease(), lease())
@@ -176,12 +176,12 @@ func TestLeaseAllocations(t *testing.T) {
 	data := make([]byte, 10)
 	sum := func(p []byte) uint64 { return uint64(len(p)) }
 	if n := testing.AllocsPerRun(100, func() {
-		l.Reset(take(t, r))
+		l.Held().Reset(take(t, r))
 		for i := range 50 {
 			l.Append(uint32(i), 0, data)
 		}
-		l.End()
-		slot, _, _ := l.Frame("", sum)
+		l.Held().End()
+		slot, _, _ := l.Held().Frame("", sum)
 		slot.Put()
 	}); n != 0 {
 		t.Errorf("%v allocations for a frame", n)
@@ -276,8 +276,8 @@ func TestLeaseSplit(t *testing.T) {
 			if tt.narrow != nil {
 				l.Narrow(tt.narrow[0], tt.narrow[1])
 			}
-			l.End()
-			parts := l.Split(tt.limit)
+			l.Held().End()
+			parts := l.Held().Split(tt.limit)
 			if len(parts) != len(tt.want) {
 				t.Fatalf("%d parts, want %d", len(parts), len(tt.want))
 			}
@@ -302,14 +302,14 @@ func TestLeaseSplit(t *testing.T) {
 				if r.InUse() != 1 {
 					t.Fatalf("the slot came back with part %d of %d still there", i, len(parts))
 				}
-				if part.End(); i%2 == 0 { // saved, and sent elsewhere
-					part = part.Revive()
+				if part.Held().End(); i%2 == 0 { // saved, and sent elsewhere
+					part = part.Held().Revive()
 					if part.Room() != 0 {
 						t.Errorf("a part that was saved has room for %d bytes of the next", part.Room())
 					}
 					part.Release()
 				} else {
-					part.Free()
+					part.Held().Free()
 				}
 			}
 			if r.InUse() != 0 {
@@ -329,18 +329,18 @@ func TestLeaseSplitSums(t *testing.T) {
 		}
 		l.SetSum(uint64(100 + i))
 	}
-	l.End()
+	l.Held().End()
 	var sums []uint64
-	for _, part := range l.Split(10) {
-		part.End()
-		_, pieces, payload := part.Frame("", func(p []byte) uint64 { return uint64(len(p)) })
+	for _, part := range l.Held().Split(10) {
+		part.Held().End()
+		_, pieces, payload := part.Held().Frame("", func(p []byte) uint64 { return uint64(len(p)) })
 		for _, x := range pieces {
 			sums = append(sums, x.Sum)
 		}
 		if len(payload) > 10 {
 			t.Errorf("payload of %d bytes", len(payload))
 		}
-		part.Free()
+		part.Held().Free()
 	}
 	if want := []uint64{100, 2, 6}; !slices.Equal(sums, want) {
 		t.Errorf("sums %v, want %v", sums, want)
@@ -356,18 +356,18 @@ func TestReviveUnframed(t *testing.T) {
 	l.Append(1, 0, []byte("defg"))
 	sum := func(p []byte) uint64 { return uint64(len(p)) }
 	for round, want := range [][2]uint64{{9, 4}, {9, 4}, {103, 104}} {
-		l.End()
-		l = l.Revive()
-		l.End()
+		l.Held().End()
+		l = l.Held().Revive()
+		l.Held().End()
 		sums, by := "", sum
 		if round == 2 {
 			sums, by = "other", func(p []byte) uint64 { return uint64(100 + len(p)) }
 		}
-		_, pieces, _ := l.Frame(sums, by)
+		_, pieces, _ := l.Held().Frame(sums, by)
 		if got := [2]uint64{pieces[0].Sum, pieces[1].Sum}; got != want {
 			t.Errorf("round %d: sums %v, want %v", round, got, want)
 		}
-		l = l.Revive()
+		l = l.Held().Revive()
 	}
 	l.Release()
 }
@@ -378,23 +378,23 @@ func TestPartsHaveHeadersOfTheirOwn(t *testing.T) {
 	if _, err := l.Reserve(0, 0, 30); err != nil {
 		t.Fatal(err)
 	}
-	slots := l.Slot().Header()
-	if &l.Header()[0] != &slots[0] {
+	slots := l.Held().Slot().Header()
+	if &l.Held().Header()[0] != &slots[0] {
 		t.Error("a whole lease does not use the slot's header room")
 	}
-	l.End()
+	l.Held().End()
 	seen := map[*byte]bool{&slots[0]: true}
-	for _, part := range l.Split(10) {
-		part.End()
-		h := part.Header()
+	for _, part := range l.Held().Split(10) {
+		part.Held().End()
+		h := part.Held().Header()
 		if len(h) != transport.HeaderRoom || seen[&h[0]] {
 			t.Errorf("header of %d bytes, shared %v", len(h), seen[&h[0]])
 		}
 		seen[&h[0]] = true
-		saved := part.Revive() // goes over another connection
-		if saved.End(); &saved.Header()[0] != &h[0] {
+		saved := part.Held().Revive() // goes over another connection
+		if saved.Held().End(); &saved.Held().Header()[0] != &h[0] {
 			t.Error("a part that was saved has another header")
 		}
-		saved.Free()
+		saved.Held().Free()
 	}
 }

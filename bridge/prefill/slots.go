@@ -146,7 +146,7 @@ func (tb *table) free(h *holding) {
 func (tb *table) frame(h *holding) (*transport.Lease, error) {
 	check := sumFunc(h.sums)
 	l := tb.leases[h.slot]
-	l.Reset(h.own)
+	l.Held().Reset(h.own)
 	size := 0
 	for list := h.list[:h.entries*entrySize]; len(list) > 0; list = list[entrySize:] {
 		x := piece(list)
@@ -170,7 +170,7 @@ func (tb *table) frame(h *holding) (*transport.Lease, error) {
 // returned takes back the slot of a lease that was sent and is needed no more, or
 // was released.
 func (tb *table) returned(l *transport.Lease) {
-	s := l.Slot()
+	s := l.Held().Slot()
 	tb.record(s.Index()).free()
 	s.Put()
 }

@@ -82,7 +82,7 @@ func (c *conn) writeFrame(lane int, f *txFrame, h *wire.FrameHeader) error {
 		Handle: o.handle, Epoch: c.terms.Epoch, Seq: f.seq,
 		Payload: uint32(len(payload)), Repeat: f.repeats > 0, Pieces: pieces,
 	}
-	header, err := wire.AppendFrame(f.lease.Header()[:0], h)
+	header, err := wire.AppendFrame(f.lease.Held().Header()[:0], h)
 	switch {
 	case err != nil:
 	case c.queuer != nil:

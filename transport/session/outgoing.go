@@ -169,21 +169,21 @@ func (o *outgoing) Lease(ctx context.Context) (*transport.Lease, error) {
 		return nil, err
 	}
 	l := o.c.pool.getLease()
-	l.Reset(slot)
+	l.Held().Reset(slot)
 	return l, nil
 }
 
 // Send implements transport.Outgoing.
 func (o *outgoing) Send(ctx context.Context, l *transport.Lease) error {
-	if !l.End() {
+	if !l.Held().End() {
 		panic("session: lease sent after its end")
 	}
 	if l.Empty() {
-		l.Free()
+		l.Held().Free()
 		return o.why()
 	}
 	if limit := o.c.facts.MaxPayload; l.Size() > limit {
-		return o.sendParts(ctx, l.Split(limit))
+		return o.sendParts(ctx, l.Held().Split(limit))
 	}
 	return o.send(ctx, l)
 }
@@ -192,7 +192,7 @@ func (o *outgoing) Send(ctx context.Context, l *transport.Lease) error {
 // into parts.
 func (o *outgoing) sendParts(ctx context.Context, parts []*transport.Lease) (err error) {
 	for _, l := range parts {
-		l.End()
+		l.Held().End()
 		if err == nil {
 			err = o.send(ctx, l)
 		} else {
@@ -205,7 +205,7 @@ func (o *outgoing) sendParts(ctx context.Context, parts []*transport.Lease) (err
 // send sends an ended lease that fits into a frame.
 func (o *outgoing) send(ctx context.Context, l *transport.Lease) error {
 	err := o.why()
-	if err == nil && !l.Slot().Of(o.ring) {
+	if err == nil && !l.Held().Slot().Of(o.ring) {
 		if l, err = o.move(ctx, l); l == nil {
 			return err
 		}
@@ -216,12 +216,12 @@ func (o *outgoing) send(ctx context.Context, l *transport.Lease) error {
 	}
 	lo, hi := l.Wanted()
 	if lo == hi && o.needless(l.Pieces()) {
-		l.Free()
+		l.Held().Free()
 		return nil
 	}
 	f := o.c.pool.getTx()
 	f.o, f.lease, f.part = o, l, span{lo, hi}
-	_, f.pieces, f.payload = l.Frame(o.c.facts.Sum, o.c.sum)
+	_, f.pieces, f.payload = l.Held().Frame(o.c.facts.Sum, o.c.sum)
 	if f.part.empty() {
 		err = o.hold(f)
 	} else {
@@ -348,12 +348,12 @@ func (o *outgoing) unkeep(f *txFrame) {
 func (c *conn) drop(f *txFrame) {
 	l := f.lease
 	c.pool.putTx(f)
-	l.Free()
+	l.Held().Free()
 }
 
 // takeBack takes an ended lease of this connection's back, and its slot.
 func (c *conn) takeBack(l *transport.Lease) {
-	l.Slot().Put()
+	l.Held().Slot().Put()
 	c.pool.putLease(l)
 	if c.closed.Load() {
 		c.send.settle()

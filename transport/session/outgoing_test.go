@@ -352,7 +352,7 @@ func TestLease(t *testing.T) {
 	slot, err := large.Take(t.Context(), nil)
 	must(t, err)
 	l = transport.NewLease(large.Payload(), "", nil)
-	l.Reset(slot)
+	l.Held().Reset(slot)
 	if _, err := l.Reserve(0, 5, testPayload+1); err != nil {
 		t.Fatal(err)
 	}
@@ -380,7 +380,7 @@ func TestSendOfPartsThatEnds(t *testing.T) {
 		slot, err := large.Take(t.Context(), nil)
 		must(t, err)
 		l := transport.NewLease(large.Payload(), "", nil)
-		l.Reset(slot)
+		l.Held().Reset(slot)
 		if _, err := l.Reserve(0, 0, (testWindow+2)*testPayload); err != nil {
 			t.Fatal(err)
 		}

@@ -52,16 +52,16 @@ func (o *outgoing) move(ctx context.Context, l *transport.Lease) (*transport.Lea
 		if why := o.why(); why != nil {
 			return l, why
 		}
-		l.Free()
+		l.Held().Free()
 		return nil, fmt.Errorf("send: take a slot for a frame of another ring: %w", err)
 	}
 	to := o.c.pool.getLease()
-	to.Reset(slot)
-	err = l.MoveTo(to)
-	to.End()
-	l.Free()
+	to.Held().Reset(slot)
+	err = l.Held().MoveTo(to)
+	to.Held().End()
+	l.Held().Free()
 	if err != nil {
-		to.Free()
+		to.Held().Free()
 		return nil, fmt.Errorf("send: %w", err)
 	}
 	return to, nil
@@ -82,13 +82,13 @@ func (o *outgoing) reject(l *transport.Lease) {
 	o.mu.Lock()
 	saved := o.rescue
 	if saved {
-		o.wreck.late = append(o.wreck.late, l.Revive())
+		o.wreck.late = append(o.wreck.late, l.Held().Revive())
 	}
 	o.mu.Unlock()
 	if saved {
 		o.recover()
 	} else {
-		l.Free()
+		l.Held().Free()
 	}
 }
 
@@ -123,7 +123,7 @@ func (o *outgoing) recover() {
 	for _, f := range w.frames {
 		l := f.lease
 		o.c.pool.putTx(f)
-		leases = append(leases, l.Revive())
+		leases = append(leases, l.Held().Revive())
 	}
 	o.keep.Add(append(leases, w.late...)...)
 }

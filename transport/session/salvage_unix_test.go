@@ -102,7 +102,7 @@ func salvageWithoutRoom(t *testing.T) {
 		slot, err := other.Take(t.Context(), nil)
 		must(t, err)
 		l := transport.NewLease(testPayload, "xxh3-64", nil)
-		l.Reset(slot)
+		l.Held().Reset(slot)
 		l.Append(7, 0, []byte{7})
 		return l
 	}
