@@ -28,7 +28,7 @@ func (c Choice) hint(err error) string {
 	case errors.Is(err, keys.ErrRefused) && c.Store != nil:
 		return ": run `" + PairCommand(c.ownName(), c.Store.Public()) + "` there"
 	case errors.Is(err, keys.ErrUnknownPeer):
-		hint := "; no data was sent: make sure that it is the right host before you trust it"
+		hint := ": if you know whose it is, run here the `pdlink keys pair` line that `pdlink keys show` prints there; no data was sent: make sure that it is the right host before you trust it"
 		if c.Dir.Named {
 			hint += ", and add" + c.Dir.Flag() + " to the command"
 		}
@@ -55,6 +55,18 @@ func (c Choice) ownName() string {
 		return name
 	}
 	return HostName()
+}
+
+// Mend adds to an error of package keys that is about what a user gave what to run.
+func Mend(err error) error {
+	var taken *keys.TakenError
+	switch {
+	case errors.As(err, &taken):
+		return fmt.Errorf("%w: run `pdlink keys revoke %s` first", err, taken.Taken.Name)
+	case errors.Is(err, keys.ErrBadKey):
+		return fmt.Errorf("%w: give it as `pdlink keys show` prints it on its host", err)
+	}
+	return err
 }
 
 // Explain adds to an error of Dial or Listen, or to why a listener turned a peer

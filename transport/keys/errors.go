@@ -1,6 +1,9 @@
 package keys
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // Sentinels, one for each decision that a caller can take. They are wrapped with
 // the file and what to do; test with errors.Is.
@@ -54,3 +57,23 @@ var (
 	// a private key that others can read, and what this process may not read.
 	ErrPermissions = errors.New("keys: unsafe permissions")
 )
+
+// TakenError is why a peer cannot be added: its name or its key is another one's. It
+// wraps ErrPeerExists.
+type TakenError struct {
+	Wanted Peer // that was to be added
+	Taken  Peer // that has its name, or its key
+}
+
+// Error implements error.
+func (e *TakenError) Error() string {
+	if e.Taken.Name == e.Wanted.Name {
+		return fmt.Sprintf("%v: %s is paired with another key, %s: give another host another name, or take that peer out where it is the same host with a new key",
+			ErrPeerExists, e.Taken.Name, e.Taken.Key.Short())
+	}
+	return fmt.Sprintf("%v: the key %s is paired as %s already: there is nothing to do, or take that peer out to give it another name",
+		ErrPeerExists, e.Taken.Key.Short(), e.Taken.Name)
+}
+
+// Unwrap returns ErrPeerExists.
+func (e *TakenError) Unwrap() error { return ErrPeerExists }

@@ -22,7 +22,7 @@ import (
 
 func TestIdentity(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := keys.LoadIdentity(dir); !errors.Is(err, keys.ErrNoIdentity) || !strings.Contains(err.Error(), "pdlink keys init") {
+	if _, err := keys.LoadIdentity(dir); !errors.Is(err, keys.ErrNoIdentity) || !strings.Contains(err.Error(), dir) {
 		t.Errorf("no file: %v", err)
 	}
 	if _, err := keys.LoadIdentity(filepath.Join(dir, "none")); !errors.Is(err, keys.ErrNoIdentity) {

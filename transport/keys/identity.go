@@ -64,7 +64,7 @@ func LoadIdentity(dir string) (*Identity, error) {
 	path := filepath.Join(dir, IdentityFile)
 	b, err := readFile(path, maxIdentity, true)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w in %s: run `pdlink keys init`", ErrNoIdentity, dir)
+		return nil, fmt.Errorf("%w in %s", ErrNoIdentity, dir)
 	}
 	if err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func LoadIdentity(dir string) (*Identity, error) {
 func parseIdentity(b []byte) (ed25519.PrivateKey, error) {
 	block, rest := pem.Decode(b)
 	if block == nil || block.Type != pemType || len(bytes.TrimSpace(rest)) > 0 {
-		return nil, errors.New("want one PEM block of a private key: restore the file, or replace it with `pdlink keys init`")
+		return nil, errors.New("want one PEM block of a private key: restore the file, or make another key in its place")
 	}
 	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {

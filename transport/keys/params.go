@@ -22,6 +22,10 @@ const (
 	// maxPeers bounds the peers file, in bytes: some 10,000 peers.
 	maxPeers = 1 << 20
 
+	// maxRevoked bounds how many notes of revoked keys stay in the peers file, some 13
+	// KiB. They are for hosts that still dial because nobody told them.
+	maxRevoked = 100
+
 	// maxNameFile bounds the file of this host's own name, in bytes.
 	maxNameFile = 256
 

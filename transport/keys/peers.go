@@ -53,6 +53,28 @@ func withoutNote(b []byte, key PublicKey) []byte {
 	return kept
 }
 
+// bounded is a file's content without the oldest notes of revoked keys where there are
+// too many of them, or no room for them. They are in the order in which the keys were
+// revoked.
+func bounded(b []byte) []byte {
+	notes, size := 0, len(b)
+	for line := range bytes.Lines(b) {
+		notes += len(revokedIn(line))
+	}
+	if notes <= maxRevoked && size <= maxPeers {
+		return b
+	}
+	var kept []byte
+	for line := range bytes.Lines(b) {
+		if (notes > maxRevoked || size > maxPeers) && len(revokedIn(line)) > 0 {
+			notes, size = notes-1, size-len(line)
+			continue
+		}
+		kept = append(kept, line...)
+	}
+	return kept
+}
+
 // CheckName says whether a peer may have this name. The error Is ErrBadKey.
 func CheckName(name string) error {
 	ok := len(name) > 0 && len(name) <= maxName
@@ -113,10 +135,8 @@ func AddPeer(ctx context.Context, dir string, p Peer) error {
 			switch {
 			case q == p:
 				return nil
-			case q.Name == p.Name:
-				return fmt.Errorf("%w: %s is paired with another key, %s: give another host another name, or run `pdlink keys revoke %s` first where it is the same host with a new key", ErrPeerExists, p.Name, q.Key.Short(), p.Name)
-			case q.Key == p.Key:
-				return fmt.Errorf("%w: the key %s is paired as %s already: there is nothing to do, or run `pdlink keys revoke %s` first to give it another name", ErrPeerExists, p.Key.Short(), q.Name, q.Name)
+			case q.Name == p.Name, q.Key == p.Key:
+				return &TakenError{Wanted: p, Taken: q}
 			}
 		}
 		b = withoutNote(b, p.Key)
@@ -126,7 +146,7 @@ func AddPeer(ctx context.Context, dir string, p Peer) error {
 		if b[len(b)-1] != '\n' {
 			b = append(b, '\n')
 		}
-		b = fmt.Appendf(b, "%s %v\n", p.Name, p.Key)
+		b = bounded(fmt.Appendf(b, "%s %v\n", p.Name, p.Key))
 		if len(b) > maxPeers {
 			return fmt.Errorf("%w: %s would have more than %d bytes", ErrBadFile, path, maxPeers)
 		}
@@ -136,7 +156,8 @@ func AddPeer(ctx context.Context, dir string, p Peer) error {
 
 // RemovePeer takes the peer with this name, or with this public key, out of the
 // file of dir: every line that has its key, under whatever name, and right or
-// wrong otherwise. A comment stays that says which key it was. It returns the peers
+// wrong otherwise. A comment stays that says which key it was, of so many keys as were
+// revoked last. It returns the peers
 // that it took out, at least one, in the file's order. Other lines stay, also those
 // that are wrong: it must be possible to revoke a peer whatever else is in the file.
 // The context bounds the wait for another change of the directory. Errors: ErrUnknownPeer, ErrPermissions,
@@ -151,6 +172,9 @@ func RemovePeer(ctx context.Context, dir, nameOrKey string) (removed []Peer, err
 		keys := keysOf(b, nameOrKey)
 		if len(keys) == 0 {
 			return fmt.Errorf("%w: %.20q is not in %s", ErrUnknownPeer, nameOrKey, path)
+		}
+		for key := range keys {
+			b = withoutNote(b, key)
 		}
 		var kept, notes []byte
 		for line := range bytes.Lines(b) {
@@ -169,10 +193,7 @@ func RemovePeer(ctx context.Context, dir, nameOrKey string) (removed []Peer, err
 		if n := len(kept); n > 0 && kept[n-1] != '\n' {
 			kept = append(kept, '\n')
 		}
-		if len(kept)+len(notes) <= maxPeers {
-			kept = append(kept, notes...)
-		}
-		return writeFile(path, kept, true)
+		return writeFile(path, bounded(append(kept, notes...)), true)
 	})
 	if err != nil {
 		return nil, err

@@ -132,7 +132,7 @@ func (s *Store) Admit(key PublicKey) (Admission, error) {
 			ErrRevoked, ErrUnknownPeer, name, key.Short(), filepath.Join(s.dir, PeersFile))
 	}
 	if p == nil {
-		return Admission{}, fmt.Errorf("%w: key %s is not in %s: if you know whose it is, run here the `pdlink keys pair` line that `pdlink keys show` prints there",
+		return Admission{}, fmt.Errorf("%w: key %s is not in %s",
 			ErrUnknownPeer, key.Short(), filepath.Join(s.dir, PeersFile))
 	}
 	return Admission{Peer{p.name, key}, p.gone}, nil
@@ -145,12 +145,7 @@ func (s *Store) byName(name string) (PublicKey, error) {
 			return p.Key, nil
 		}
 	}
-	as := "NAME"
-	if CheckName(name) == nil && len(name) <= maxQuoted {
-		as = name
-	}
-	return PublicKey{}, fmt.Errorf("%w: %.*q is not in %s: run `pdlink keys pair %s KEY` with the key that `pdlink keys show` prints there",
-		ErrUnknownPeer, maxQuoted, name, filepath.Join(s.dir, PeersFile), as)
+	return PublicKey{}, fmt.Errorf("%w: %.*q is not in %s", ErrUnknownPeer, maxQuoted, name, filepath.Join(s.dir, PeersFile))
 }
 
 // apply makes list the peers, and ends the admissions of all others. Under another

@@ -71,9 +71,9 @@ func ParsePublic(text string) (PublicKey, error) {
 	rest, ok := strings.CutPrefix(lower, textPrefix)
 	switch {
 	case strings.HasPrefix(lower, "-----begin"):
-		return bad("this is a key file's content: paste what `pdlink keys show` prints")
+		return bad("this is a key file's content, not a public key")
 	case !ok:
-		return bad("%.20q does not begin with %s, as `pdlink keys show` prints it", text, textPrefix)
+		return bad("%.20q does not begin with %s", text, textPrefix)
 	case len(rest) < textDigits:
 		return bad("%d of %d characters are missing", textDigits-len(rest), len(textPrefix)+textDigits)
 	case len(rest) > textDigits:

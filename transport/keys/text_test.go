@@ -67,8 +67,8 @@ func TestTypos(t *testing.T) {
 
 func TestTypoMessages(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                                "pdlink keys show",
-		"ssh-ed25519 AAAA":                "pdlink keys show",
+		"":                                "does not begin with",
+		"ssh-ed25519 AAAA":                "does not begin with",
 		"-----BEGIN PRIVATE KEY-----":     "key file",
 		rfcText[:60]:                      "5 of 65 characters are missing",
 		rfcText + "ab":                    "2 characters too many",

@@ -140,7 +140,7 @@ func TestSplice(t *testing.T) {
 	for name, o := range map[string]*seal.Opener{
 		"other lane":       newOpener(t, testSecret(), 1, seal.ToServer, seal.Options{}),
 		"reflected":        newOpener(t, testSecret(), 0, seal.ToClient, seal.Options{}),
-		"other connection": newOpener(t, seal.NewSecret([32]byte{9}), 0, seal.ToServer, seal.Options{}),
+		"other connection": newOpener(t, secretOf([32]byte{9}), 0, seal.ToServer, seal.Options{}),
 		"other suite":      newOpener(t, testSecret(), 0, seal.ToServer, seal.Options{Suite: seal.AES256GCM}),
 	} {
 		pair{tb: t, o: o}.refuse(name, s)

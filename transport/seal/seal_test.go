@@ -140,28 +140,25 @@ func TestAsBytesArrive(t *testing.T) {
 	}
 }
 
+// TestKeyChange: each key seals its number of frames, and the next has the next ones.
 func TestKeyChange(t *testing.T) {
 	f := makeFrame(t, 5, 1, 0)
 	p := newPair(t, seal.Options{})
 	var frames []sealed
-	secrets := map[string]int{}
-	for i := range 2*seal.KeyFrames + 2 {
+	var want reference
+	for i := range 2*keyFrames + 2 {
+		if i%keyFrames == 0 {
+			want = newReference(t, i/keyFrames)
+		}
 		s := p.seal(f)
-		secret, iv := p.s.Traffic()
-		secrets[secret+iv]++
-		if i%(seal.KeyFrames/2) == 0 {
+		if w := want.seal(uint64(i), f); !bytes.Equal(s.head, w.head) || !bytes.Equal(s.body, w.body) {
+			t.Fatalf("frame %d is not sealed by key %d", i, i/keyFrames)
+		}
+		if i%(keyFrames/2) == 0 {
 			frames = append(frames, s)
 		}
 		if got, err := p.open(s, 0); err != nil || !got.equal(f) {
 			t.Fatalf("frame %d: %v", i, err)
-		}
-	}
-	if len(secrets) != 3 {
-		t.Errorf("%d keys for %d frames", len(secrets), 2*seal.KeyFrames+2)
-	}
-	for key, n := range secrets {
-		if n > seal.KeyFrames {
-			t.Errorf("key %s sealed %d frames", key, n)
 		}
 	}
 	// The sealed bytes of equal frames have nothing in common.
@@ -175,27 +172,30 @@ func TestKeyChange(t *testing.T) {
 }
 
 // TestKeyChangeIsKept: a frame sealed under the key before does not open at the
-// number that needs the next one.
+// number that needs the next one, nor one under the next key before.
 func TestKeyChangeIsKept(t *testing.T) {
 	f := makeFrame(t, 5, 1, 0)
-	p := newPair(t, seal.Options{})
-	q := newPair(t, seal.Options{})
-	for range seal.KeyFrames {
-		if _, err := p.open(p.seal(f), 0); err != nil {
-			t.Fatal(err)
+	for _, tt := range []struct {
+		frames, key int
+		err         error
+	}{{keyFrames, 0, seal.ErrForged}, {keyFrames, 1, nil}, {keyFrames, 2, seal.ErrForged}, {keyFrames - 1, 1, seal.ErrForged}, {keyFrames - 1, 0, nil}} {
+		p := newPair(t, seal.Options{})
+		for range tt.frames {
+			if _, err := p.open(p.seal(f), 0); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	q.s.SetFrame(seal.KeyFrames)
-	if _, err := p.open(q.seal(f), 0); !errors.Is(err, seal.ErrForged) {
-		t.Errorf("frame %d under the first key: %v", seal.KeyFrames, err)
+		if _, err := p.open(newReference(t, tt.key).seal(uint64(tt.frames), f), 0); !errors.Is(err, tt.err) {
+			t.Errorf("frame %d under key %d: %v", tt.frames, tt.key, err)
+		}
 	}
 }
 
 func TestExhausted(t *testing.T) {
 	f := makeFrame(t, 5, 1, 0)
 	p := newPair(t, seal.Options{})
-	p.s.SetFrame(seal.MaxFrames - 1)
-	p.o.SetFrame(seal.MaxFrames - 1)
+	p.s.AtFrame(maxFrames - 1)
+	p.o.AtFrame(maxFrames - 1)
 	if _, err := p.open(p.seal(f), 0); err != nil {
 		t.Fatalf("last frame: %v", err)
 	}
@@ -310,16 +310,6 @@ func TestOptions(t *testing.T) {
 			t.Errorf("proof of %+v: %v", tt, err)
 		}
 	}
-	for i, name := range seal.Suites() {
-		if s, err := seal.ParseSuite(name); err != nil || int(s) != i {
-			t.Errorf("suite %q: %v, %v", name, s, err)
-		}
-	}
-	for _, name := range []string{"", "AES-128-GCM", "none", "suite 3"} {
-		if _, err := seal.ParseSuite(name); !errors.Is(err, seal.ErrInvalid) || !strings.Contains(err.Error(), "aes-256-gcm") {
-			t.Errorf("suite %q: %v", name, err)
-		}
-	}
 }
 
 // TestNamed tells ends with keys from others, also those of a later version.
@@ -363,7 +353,7 @@ func TestProofs(t *testing.T) {
 	if err := testSecret().CheckProof(proof[:], seal.AES128GCM, 3, seal.ToServer); err != nil {
 		t.Errorf("right proof: %v", err)
 	}
-	other := seal.NewSecret([32]byte{1})
+	other := secretOf([32]byte{1})
 	flipped := proof
 	flipped[31] ^= 0x80
 	for name, err := range map[string]error{
@@ -400,7 +390,7 @@ func TestExport(t *testing.T) {
 		t.Fatalf("label %q: %v", label, err)
 	}
 	got, err := s.Proof(0, 0, 0)
-	want, _ := seal.NewSecret([32]byte(pattern(32, 0))).Proof(0, 0, 0)
+	want, _ := secretOf([32]byte(pattern(32, 0))).Proof(0, 0, 0)
 	if err != nil || got != want {
 		t.Errorf("proof %x, want %x, %v", got, want, err)
 	}

@@ -9,13 +9,30 @@ import (
 	"pdlink/transport/wire"
 )
 
-// testSecret is the bytes 0 to 31.
-func testSecret() *seal.Secret {
-	var b [seal.SecretSize]byte
+// Numbers of PROTOCOL.md, section 10.3.
+const (
+	keyFrames = 1 << 14 // frames that a key seals
+	maxFrames = 1 << 48 // frames that a direction of a lane has
+)
+
+// testBytes are the bytes 0 to 31.
+func testBytes() (b [seal.SecretSize]byte) {
 	for i := range b {
 		b[i] = byte(i)
 	}
-	return seal.NewSecret(b)
+	return b
+}
+
+// testSecret is of a connection whose TLS session exports testBytes.
+func testSecret() *seal.Secret { return secretOf(testBytes()) }
+
+// secretOf is of a connection whose TLS session exports b.
+func secretOf(b [seal.SecretSize]byte) *seal.Secret {
+	s, err := seal.Export(func(string, []byte, int) ([]byte, error) { return b[:], nil }, [16]byte{1})
+	if err != nil {
+		panic(err) // the exporter gives what it is asked for
+	}
+	return s
 }
 
 // pattern is n bytes that repeat with no power of two.
