@@ -114,6 +114,9 @@ func (c *conn) Take(msg []byte) error {
 	if !ok {
 		return wire.Violation("rdma: %v message", m.Type())
 	}
+	if !known(body.Of) && body.Optional { // of a later version
+		return nil
+	}
 	var n count
 	r := reader{b: body.Body}
 	n.parse(&r)

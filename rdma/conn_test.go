@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"errors"
+	"io"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -10,6 +11,7 @@ import (
 	"pdlink/rdma/internal/fakeverbs"
 	"pdlink/rdma/internal/verbs"
 	"pdlink/transport"
+	"pdlink/transport/carrier"
 	"pdlink/transport/wire"
 )
 
@@ -336,6 +338,7 @@ func TestBadPeer(t *testing.T) {
 		c := a.d.conn
 		epoch, slots := c.t.epoch, uint64(c.t.slots)
 		granted := c.lanes[0].out.granted
+		five := &count{epoch, 0, 5}
 		for name, v := range map[string]struct {
 			msg []byte
 			bad bool
@@ -348,6 +351,9 @@ func TestBadPeer(t *testing.T) {
 			"count in the wrong mode": {say(typeSent, count{epoch, 0, 5}), true},
 			"offer":                   {say(typeOffer, count{epoch, 0, 5}), true},
 			"half a grant":            {must(wire.AppendLink(nil, &wire.Link{Of: typeGrant, Body: []byte{1, 2}})), true},
+			"unknown":                 {must(wire.AppendLink(nil, &wire.Link{Of: wire.LastLink, Body: five.append(nil)})), true},
+			"unknown and optional":    {must(wire.AppendLink(nil, &wire.Link{Of: wire.LastLink, Optional: true, Body: []byte("tomorrow")})), false},
+			"optional offer":          {must(wire.AppendLink(nil, &wire.Link{Of: typeOffer, Optional: true, Body: five.append(nil)})), true},
 			"not for lanes":           {must(wire.AppendBye(nil, &wire.Bye{})), true},
 			"garbage":                 {[]byte("garbage"), true},
 		} {
@@ -362,6 +368,55 @@ func TestBadPeer(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestMessagesOfLaterVersions: one that is optional is skipped while the lanes come
+// about and later, another one ends the connection.
+func TestMessagesOfLaterVersions(t *testing.T) {
+	later := func(optional bool) []byte {
+		return must(wire.AppendLink(nil, &wire.Link{Of: wire.LastLink, Optional: optional, Body: []byte("tomorrow")}))
+	}
+	ready := must(wire.AppendLink(nil, &wire.Link{Of: typeReady}))
+	for name, v := range map[string]struct {
+		msgs [][]byte
+		err  error
+	}{
+		"in time":                {[][]byte{ready}, nil},
+		"behind optional ones":   {[][]byte{later(true), later(true), ready}, nil},
+		"behind another":         {[][]byte{later(true), later(false), ready}, transport.ErrProtocol},
+		"another in its place":   {[][]byte{must(wire.AppendLink(nil, &wire.Link{Of: typeSent, Optional: true})), ready}, transport.ErrProtocol},
+		"nothing but what is so": {[][]byte{later(true)}, transport.ErrLost},
+	} {
+		s := &setUp{b: carrier.Base{Control: &script{v.msgs}}}
+		if _, err := s.hear(typeReady); !errors.Is(err, v.err) {
+			t.Errorf("%s: %v, want %v", name, err, v.err)
+		}
+	}
+	inBubble(t, fakeverbs.MLX5, Options{}, func(t *testing.T, e *ends) {
+		a, b := e.mustConnect(t)
+		say := *e.tapA.say.Load()
+		if err := errors.Join(say(later(true)), move(t, a, b, 5, 10_000), say(later(false))); err != nil {
+			t.Error(err)
+		}
+		if _, err := b.Accept(t.Context()); !errors.Is(err, transport.ErrLost) || !errors.Is(err, transport.ErrProtocol) {
+			t.Errorf("one that is not optional: %v", err)
+		}
+		closeBoth(a, b)
+	})
+}
+
+// script is a control channel that says what a test wants said.
+type script struct{ msgs [][]byte }
+
+func (*script) WriteControl([]byte) error { return nil }
+
+func (s *script) ReadControl() ([]byte, error) {
+	if len(s.msgs) == 0 {
+		return nil, io.EOF
+	}
+	msg := s.msgs[0]
+	s.msgs = s.msgs[1:]
+	return msg, nil
 }
 
 func must(b []byte, err error) []byte {

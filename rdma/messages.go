@@ -20,6 +20,9 @@ const (
 	typeRefuse = wire.FirstLink + 6 // why there will be no lanes
 )
 
+// known reports whether t is one of them.
+func known(t wire.Type) bool { return typeOffer <= t && t <= typeRefuse }
+
 // mode is how frames move.
 type mode uint8
 

@@ -47,7 +47,37 @@ func (s *setUp) tell(t wire.Type, m message) error {
 	return nil
 }
 
+// hear returns the peer's next message, which has to be of type t. Optional ones that
+// this version does not know may come before it: the context bounds how many.
 func (s *setUp) hear(t wire.Type) (*reader, error) {
+	for {
+		m, err := s.next()
+		if err != nil {
+			return nil, err
+		}
+		switch m := m.(type) {
+		case *wire.Link:
+			switch {
+			case m.Of == t:
+				return &reader{b: slices.Clone(m.Body)}, nil
+			case m.Of == typeRefuse:
+				s.refused = true
+				return nil, refusal(m.Body)
+			case m.Optional && !known(m.Of):
+				continue
+			}
+		case *wire.Unknown: // optional
+			continue
+		case *wire.Bye:
+			s.refused = true
+			return nil, fmt.Errorf("%w: the peer said %q", transport.ErrLost, m.Reason)
+		}
+		return nil, wire.Violation("rdma: %v where %v was due", m.Type(), t)
+	}
+}
+
+// next returns the next message of the control channel.
+func (s *setUp) next() (wire.Message, error) {
 	msg, err := s.b.Control.ReadControl()
 	if err != nil {
 		s.refused = true
@@ -56,24 +86,7 @@ func (s *setUp) hear(t wire.Type) (*reader, error) {
 		}
 		return nil, fmt.Errorf("%w: %w", transport.ErrLost, err)
 	}
-	m, err := wire.Decode(msg)
-	if err != nil {
-		return nil, err
-	}
-	switch m := m.(type) {
-	case *wire.Link:
-		switch m.Of {
-		case t:
-			return &reader{b: slices.Clone(m.Body)}, nil
-		case typeRefuse:
-			s.refused = true
-			return nil, refusal(m.Body)
-		}
-	case *wire.Bye:
-		s.refused = true
-		return nil, fmt.Errorf("%w: the peer said %q", transport.ErrLost, m.Reason)
-	}
-	return nil, wire.Violation("rdma: %v where %v was due", m.Type(), t)
+	return wire.Decode(msg)
 }
 
 // reason is the body of a refusal.

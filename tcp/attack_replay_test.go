@@ -58,7 +58,7 @@ func TestReplayedConnection(t *testing.T) {
 	}
 	r.wait(t, errNoSession) // the lane
 	r.wait(t, transport.ErrProtocol)
-	if len(s.queue) != 0 {
+	if s.lobby.len() != 0 {
 		t.Error("a replayed connection waits for Accept")
 	}
 	mustCarry(t, a, b)

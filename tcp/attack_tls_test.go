@@ -196,7 +196,7 @@ func TestTenThousandStrangers(t *testing.T) {
 	if err := <-carried; err != nil {
 		t.Errorf("transfer during the flood: %v", err)
 	}
-	if len(s.queue) != 0 {
+	if s.lobby.len() != 0 {
 		t.Error("a stranger waits for Accept")
 	}
 	// The last ones are still being dropped.

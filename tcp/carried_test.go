@@ -20,6 +20,7 @@ type chatty struct {
 	during func() // of Carry; nil: nothing
 	talks  bool   // says link messages until it is closed
 	take   func() // of each one that comes; nil: nothing
+	ends   func() // of Close; nil: nothing
 
 	said atomic.Int64 // messages that talks said
 
@@ -99,6 +100,9 @@ func (l *chattyLanes) Take([]byte) error {
 
 func (l *chattyLanes) Close() error {
 	l.once.Do(func() {
+		if l.c.ends != nil {
+			l.c.ends()
+		}
 		l.c.note("close")
 		close(l.over)
 	})
@@ -123,7 +127,7 @@ func TestCarriedCloseWhileThePeerIsSilent(t *testing.T) {
 	}
 	closed := make(chan struct{})
 	go func() {
-		a.Close() //nolint:errcheck // how it ends does not matter here
+		a.Close()
 		close(closed)
 	}()
 	select {
@@ -149,14 +153,14 @@ func TestCarriedPeerThatIsRevokedMeanwhile(t *testing.T) {
 	}}
 	go func() {
 		if b, err := s.Accept(t.Context()); err == nil {
-			b.Accept(t.Context()) //nolint:errcheck // until the other end is gone
-			b.Close()             //nolint:errcheck // as above
+			b.Accept(t.Context())
+			b.Close()
 		}
 	}()
 	a, err := secureLink(t, client, Options{Peer: "server", Carrier: c}).Dial(t.Context(), s.Addr())
 	if err == nil {
 		eventually(t, "the lanes are closed", func() bool { return len(c.noted()) == 2 })
-		a.Close() //nolint:errcheck // it was lost
+		a.Close()
 	}
 	if got := c.noted(); len(got) > 1 && !slices.Equal(got, []string{"start", "close"}) {
 		t.Errorf("the lanes were told %v", got)

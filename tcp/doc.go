@@ -45,8 +45,10 @@
 // it costs the listener one socket, one bounded buffer and one goroutine for a
 // bounded time, and the number of such peers is bounded: when there are too many,
 // one of the host that has the most is dropped, those that have said nothing
-// first. A peer with keys has so many connections (Options.MaxPerPeer) and no more.
-// A Unix socket without keys connects processes of one user.
+// first. A connection that nobody accepts is ended after half a minute, and few of
+// them have lanes of a carrier. A peer with keys has so many connections
+// (Options.MaxPerPeer) and no more. A Unix socket without keys connects processes of
+// one user.
 //
 // # Lanes of another kind
 //

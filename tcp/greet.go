@@ -15,9 +15,6 @@ import (
 	"pdlink/transport/wire"
 )
 
-// errNobody ends a connection that the listener's owner has no time for.
-var errNobody = errors.New("tcp: nobody accepts connections: too many are waiting")
-
 // greet finds out what a fresh socket is for, and reports when it comes to
 // nothing. It owns c and one of the rooms, which it gives back when nothing of the
 // peer is left here, or a connection has come of it.
@@ -223,7 +220,7 @@ func (s *listener) complete(ctx context.Context, v *visitor, a *arrival) error {
 	if a.lanes, err = s.await(ctx, p); err != nil {
 		return err
 	}
-	return s.enqueue(a)
+	return s.lobby.enter(a)
 }
 
 // completeCarried is the rest of complete for a link whose lanes are a carrier's.
@@ -231,20 +228,16 @@ func (s *listener) completeCarried(ctx context.Context, a *arrival) error {
 	if err := bounded(ctx, a.ctl.sock, a.ctl.release); err != nil {
 		return fmt.Errorf("tcp: handshake: %w", err)
 	}
+	select {
+	case s.carries <- struct{}{}:
+		a.settled = func() { <-s.carries }
+	case <-ctx.Done():
+		return fmt.Errorf("tcp: wait for the lanes of other connections: %w", ctx.Err())
+	}
 	if err := s.link.carry(ctx, a, session.Server); err != nil {
 		return fmt.Errorf("tcp: %w", err)
 	}
-	return s.enqueue(a)
-}
-
-// enqueue hands a complete connection to Accept.
-func (s *listener) enqueue(a *arrival) error {
-	select {
-	case s.queue <- a:
-		return nil
-	default:
-		return errNobody
-	}
+	return s.lobby.enter(a)
 }
 
 // dismiss ends a connection that was complete when its peer was revoked.

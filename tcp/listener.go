@@ -11,6 +11,7 @@ import (
 	"pdlink/transport"
 	"pdlink/transport/carrier"
 	"pdlink/transport/session"
+	"pdlink/transport/wire"
 )
 
 // Listen accepts connections at addr ("host:port"; port 0 takes a free one).
@@ -59,8 +60,9 @@ func (l *Link) serve(nl net.Listener, addr string) *listener {
 		waiting:   table{limit: maxPending},
 		peers:     quota{limit: l.o.MaxPerPeer},
 		talks:     make(chan struct{}, maxTalks),
-		queue:     make(chan *arrival, maxUnaccepted),
+		carries:   make(chan struct{}, maxCarried),
 	}
+	s.lobby = newLobby(maxUnaccepted, l.acceptTime, s.late)
 	l.session() // so that no peer waits for the measuring of sums
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.running.Go(s.serve)
@@ -77,7 +79,8 @@ type listener struct {
 	strangers gate          // sockets whose first message has not come
 	waiting   table         // sessions whose lanes have not come
 	peers     quota         // of authenticated peers
-	queue     chan *arrival // connections that nobody accepted yet
+	carries   chan struct{} // one for each connection whose lanes a carrier makes or has made, and nobody accepted
+	lobby     *lobby        // connections that nobody accepted yet
 	running   sync.WaitGroup
 
 	mu   sync.Mutex      // held while the listener closes, and while running grows by others than itself
@@ -85,8 +88,9 @@ type listener struct {
 	stop context.CancelFunc
 }
 
-// arrival is a complete connection whose session has not started: it holds
-// sockets but no ring and no goroutine.
+// arrival is a connection whose session has not started: it holds sockets, or the
+// lanes of a carrier with the memory that they registered, but no ring and no
+// goroutine of the session.
 type arrival struct {
 	ctl    *control
 	lanes  []socket
@@ -96,20 +100,31 @@ type arrival struct {
 	done   func() // called once when it has ended; may be nil
 
 	carried carrier.Lanes // in place of lanes, of a link with a carrier
+	settled func()        // called once when it was accepted, or has ended; may be nil
 }
 
-// close ends an arrival that nothing comes of. Nobody else may use it.
+// settle says that the arrival waits for nobody any more.
+func (a *arrival) settle() {
+	if a.settled != nil {
+		a.settled()
+		a.settled = nil
+	}
+}
+
+// close ends an arrival that nothing comes of. Nobody else may use it. It counts as
+// there until all that it has is given back, which takes a carrier some time.
 func (a *arrival) close() {
 	a.guard.forget()
-	if a.done != nil {
-		a.done()
-	}
 	if a.carried != nil {
 		a.carried.Close() //nolint:errcheck // dropped
 	}
 	closeSocket(a.ctl.sock) //nolint:errcheck // dropped
 	for _, c := range a.lanes {
 		closeSocket(c) //nolint:errcheck // dropped
+	}
+	a.settle()
+	if a.done != nil {
+		a.done()
 	}
 }
 
@@ -122,8 +137,7 @@ func (s *listener) Accept(ctx context.Context) (transport.Conn, error) {
 		if s.ctx.Err() != nil {
 			return nil, fmt.Errorf("tcp: accept at %s: %w", s.Addr(), transport.ErrClosed)
 		}
-		select {
-		case a := <-s.queue:
+		if a := s.lobby.next(); a != nil {
 			if a.guard.gone() {
 				if !s.spawn(func() { s.dismiss(a) }) {
 					a.close()
@@ -132,14 +146,28 @@ func (s *listener) Accept(ctx context.Context) (transport.Conn, error) {
 			}
 			c, err := s.link.start(a)
 			if err == nil {
+				a.settle()
 				return c, nil
 			}
 			a.close()
 			return nil, fmt.Errorf("tcp: accept at %s: %w", s.Addr(), err)
+		}
+		select {
+		case <-s.lobby.come:
 		case <-ctx.Done():
 			return nil, fmt.Errorf("tcp: accept at %s: %w", s.Addr(), ctx.Err())
 		case <-s.ctx.Done():
 		}
+	}
+}
+
+// late ends a connection that nobody accepted in time.
+func (s *listener) late(a *arrival) {
+	s.talk(s.ctx, a.ctl, func() { s.say(a.ctl, &wire.Bye{Reason: "nobody accepted the connection in time"}) })
+	remote := remoteOf(a.ctl.sock)
+	a.close()
+	if s.ctx.Err() == nil {
+		s.link.o.OnReject(remote, errLate)
 	}
 }
 
@@ -166,15 +194,9 @@ func (s *listener) Close() error {
 	}
 	s.strangers.close()
 	s.waiting.close()
+	s.lobby.close()
 	s.running.Wait()
-	for {
-		select {
-		case a := <-s.queue:
-			a.close()
-		default:
-			return err
-		}
-	}
+	return err
 }
 
 // accept takes the next socket.

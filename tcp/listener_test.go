@@ -50,7 +50,7 @@ func TestUnacceptedConnectionsAreBounded(t *testing.T) {
 		conns = append(conns, c)
 	}
 	r.wait(t, errNobody)
-	if n := len(s.queue); n != maxUnaccepted {
+	if n := s.lobby.len(); n != maxUnaccepted {
 		t.Errorf("%d connections wait, want %d", n, maxUnaccepted)
 	}
 	b, err := s.Accept(t.Context())

@@ -61,11 +61,16 @@ type Options struct {
 	Encrypt seal.Suite
 
 	// Carrier makes the lanes of the link's connections in place of sockets; the
-	// control channel, and who may connect, stay as they are. Dial then needs a peer
-	// whose link has a carrier of the same kind. A listener gives one that has none
-	// lanes that are sockets, unless CarrierOnly is set: Facts.Link tells which. Nil:
-	// lanes are sockets.
-	Carrier     carrier.Carrier
+	// control channel, and who may connect, stay as they are. Where it is not
+	// Available, Dial and Listen fail with its error. Dial needs a peer whose link has
+	// a carrier of the same kind, and fails with transport.ErrIncompatible at any
+	// other; it never falls back. A listener gives a peer that does not name all of
+	// the carrier's Features lanes that are sockets: Facts.Link tells which. The
+	// carrier may serve several links. Nil: lanes are sockets. A Unix link has none.
+	Carrier carrier.Carrier
+
+	// CarrierOnly makes a listener refuse a peer that has no carrier of the same
+	// kind, and tell it so. Dial is so without it. Without Carrier it does not count.
 	CarrierOnly bool
 
 	// MaxPerPeer is how many connections a listener has with one peer, by its key,
@@ -117,14 +122,17 @@ type Link struct {
 	o     Options
 	names resolver
 	kind  kind
-	sums  func() []string // measures when it is first called; nil: Options.Session.Sums
+
+	acceptTime time.Duration // how long a complete connection waits for Accept
+
+	sums func() []string // measures when it is first called; nil: Options.Session.Sums
 }
 
 var _ transport.Link = (*Link)(nil)
 
 // New returns a link. It opens nothing.
 func New(o Options) *Link {
-	l := &Link{o: o.withDefaults(), names: net.DefaultResolver, kind: tcpSockets{}}
+	l := &Link{o: o.withDefaults(), names: net.DefaultResolver, kind: tcpSockets{}, acceptTime: acceptTime}
 	if len(o.Session.Sums) == 0 {
 		l.sums = sync.OnceValue(transport.SumsByRate)
 	}

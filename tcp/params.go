@@ -45,6 +45,16 @@ const (
 	// sockets and no ring. One more is dropped at once.
 	maxUnaccepted = 32
 
+	// maxCarried is how many connections of one listener may have lanes of a carrier,
+	// or be about to, that nobody accepted yet: with package rdma each lane has some
+	// 20 MiB that the device may reach. One more waits for its turn, as long as its
+	// handshake may take.
+	maxCarried = 16
+
+	// acceptTime is how long a complete connection waits for Accept. Whoever dialled
+	// it and wants something has given it up long before (session's LostAfter).
+	acceptTime = 30 * time.Second
+
 	// retryPause is how long Dial waits before its second attempt, and up to as
 	// long again, when the other end hung up before it said anything: as one does
 	// that is flooded by strangers.

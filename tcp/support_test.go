@@ -32,7 +32,7 @@ func (r *rejects) add(_ string, err error) {
 func (r *rejects) wait(t *testing.T, want error) {
 	t.Helper()
 	var errs []error
-	for range 1000 {
+	for range 6000 {
 		r.mu.Lock()
 		errs = append(errs[:0], r.errs...)
 		r.mu.Unlock()
@@ -50,7 +50,7 @@ func (r *rejects) wait(t *testing.T, want error) {
 func (r *rejects) each(t *testing.T, n int, want error) {
 	t.Helper()
 	var errs []error
-	for range 1000 {
+	for range 6000 {
 		r.mu.Lock()
 		errs = append(errs[:0], r.errs...)
 		r.mu.Unlock()

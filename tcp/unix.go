@@ -29,7 +29,8 @@ var (
 // NewUnix returns a link. It opens nothing. Keys are not needed: the socket's
 // mode says who may connect, and both ends refuse a process of another user than
 // their own or root. Where keys are set they count as for TCP, and users do not.
-// Options.LowWater is not used, Options.Congestion must be empty.
+// Options.LowWater is not used, Options.Congestion must be empty and Options.Carrier
+// nil: else Dial and Listen fail with an error that Is transport.ErrUnavailable.
 func NewUnix(o Options) *UnixLink {
 	l := New(o)
 	l.kind, l.o.LowWater = unixSockets{}, 1
@@ -100,8 +101,12 @@ func dialUnix(ctx context.Context, path string) (socket, error) {
 
 // tunable refuses an option that only TCP has.
 func (u *UnixLink) tunable() error {
-	if u.l.o.Congestion != "" {
-		return fmt.Errorf("%w: congestion control %q of a Unix socket", transport.ErrUnavailable, u.l.o.Congestion)
+	switch o := &u.l.o; {
+	case o.Congestion != "":
+		return fmt.Errorf("%w: congestion control %q of a Unix socket", transport.ErrUnavailable, o.Congestion)
+	case o.Carrier != nil:
+		return fmt.Errorf("%w: %s with a Unix socket as its control channel: it finds its device by the socket's address, use one of TCP",
+			transport.ErrUnavailable, o.Carrier.Link())
 	}
 	return nil
 }

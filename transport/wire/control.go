@@ -127,7 +127,7 @@ func ControlLength(prefix []byte) (bodyLen int, t Type, err error) {
 		return 0, 0, Violation("checksum of a message's prefix: %08x, prefix says %08x (damaged, or not pdlink)", got, want)
 	}
 	n := le.Uint32(prefix)
-	t, flags := Type(prefix[4]), prefix[5]
+	t, flags := Type(prefix[4]), prefix[offFlags]
 	limit := t.limit()
 	if limit == 0 {
 		if flags&FlagOptional == 0 {

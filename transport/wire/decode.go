@@ -50,7 +50,7 @@ func (d *Decoder) Decode(msg []byte) (Message, error) {
 	if got, want := controlSum(r.b), binary.LittleEndian.Uint32(msg[offBodySum:]); got != want {
 		return nil, Violation("checksum of the body of the %v message: %08x, its prefix says %08x", t, got, want)
 	}
-	m, f := d.body(t, &r)
+	m, f := d.body(t, msg[offFlags], &r)
 	switch {
 	case r.f != nil:
 		return nil, r.f.violation(t.String())
@@ -60,7 +60,8 @@ func (d *Decoder) Decode(msg []byte) (Message, error) {
 	return m, nil
 }
 
-func (d *Decoder) body(t Type, r *reader) (Message, *fault) {
+// body decodes the fields of a message of type t, whose prefix has flags.
+func (d *Decoder) body(t Type, flags byte, r *reader) (Message, *fault) {
 	switch t {
 	case TypeHello:
 		return &d.hello, d.hello.decode(r)
@@ -113,7 +114,7 @@ func (d *Decoder) body(t Type, r *reader) (Message, *fault) {
 		return &d.cancel, nil
 	}
 	if t.OfLink() {
-		d.link = Link{Of: t, Body: r.meta()}
+		d.link = Link{Of: t, Optional: flags&FlagOptional != 0, Body: r.meta()}
 		return &d.link, d.link.check()
 	}
 	d.unknown = Unknown{Of: t}

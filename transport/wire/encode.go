@@ -14,6 +14,7 @@ const helloMagic = 0x4b4c4450
 
 // Places in the prefix of a control message (section 3.1).
 const (
+	offFlags     = 5
 	offBodySum   = 8
 	offPrefixSum = 12 // its last field; the sum is of all before it
 )
@@ -310,6 +311,9 @@ func AppendLink(dst []byte, m *Link) ([]byte, error) {
 	}
 	start := len(dst)
 	dst = begin(dst, m.Of)
+	if m.Optional {
+		dst[start+offFlags] = FlagOptional
+	}
 	dst = appendMeta(dst, m.Body)
 	return end(dst, start), nil
 }

@@ -157,8 +157,9 @@ type Cancel struct {
 // what all links say: its body is that link's affair. It is said only between ends
 // whose hellos named the link's feature. Either end may send it.
 type Link struct {
-	Of   Type   // FirstLink to LastLink
-	Body []byte // at most MaxLinkBody; a decoded one is part of the message's memory
+	Of       Type   // FirstLink to LastLink
+	Optional bool   // an end that does not know Of skips it; else that ends the connection
+	Body     []byte // at most MaxLinkBody; a decoded one is part of the message's memory
 }
 
 // Unknown is an optional message of a type that this version does not know. It

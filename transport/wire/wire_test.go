@@ -20,6 +20,12 @@ func TestExtension(t *testing.T) {
 			t.Errorf("%s with an appended field: %+v, %v", name, got, err)
 		}
 		b = seal(put(encode(t, m), 5, wire.FlagOptional))
+		if link, is := m.(*wire.Link); is { // whether its type is known is for others to say
+			m = &wire.Link{Of: link.Of, Optional: true, Body: link.Body}
+			if again := encode(t, m); !bytes.Equal(again, b) {
+				t.Errorf("%s: an optional one is encoded as %x, want %x", name, again, b)
+			}
+		}
 		if got, err := wire.Decode(b); err != nil || !reflect.DeepEqual(normal(got), normal(m)) {
 			t.Errorf("%s marked optional: %+v, %v", name, got, err)
 		}
