@@ -57,10 +57,10 @@ func (f *Front) join(p Plan, h http.Header) (fl *flight, shared bool, err error)
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	fl = &flight{
-		id: transport.NewID(), done: make(chan struct{}), cancel: cancel, waiting: 1, land: newLanding(f.o.Planner, p, h),
+		id: transport.NewID(), done: make(chan struct{}), cancel: cancel, waiting: 1, land: newLanding(f.o.Planner, f.o.waits.adopt, p, h),
 	}
 	s.byKey[key], s.byID[fl.id] = fl, fl
-	s.wg.Go(func() { fl.land.run(ctx) })
+	s.wg.Go(func() { fl.land.run(f.landings) })
 	s.wg.Go(func() {
 		f.fly(ctx, fl, p)
 		cancel(nil)

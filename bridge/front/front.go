@@ -1,7 +1,6 @@
 package front
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +10,8 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"pdlink/transport"
 )
@@ -42,6 +43,11 @@ type Options struct {
 	// forwarded as they come. 0 means DefaultMaxBody.
 	MaxBody int64
 
+	// MaxBodies is the memory for bodies of all requests that are planned, in bytes; what
+	// does not fit is forwarded as it comes. 0 means DefaultMaxBodies; it is at least one
+	// MaxBody.
+	MaxBodies int64
+
 	// PerEngine is how many prompts an engine reads at a time. 0 means
 	// DefaultPerEngine.
 	PerEngine int
@@ -69,6 +75,8 @@ type Options struct {
 	// Transport is cloned for the way to the decoder. Nil means
 	// http.DefaultTransport's settings.
 	Transport *http.Transport
+
+	waits waits
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -80,6 +88,8 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	o.Cold = o.Cold.withDefaults()
 	o.MaxBody = orDefault(o.MaxBody, DefaultMaxBody)
+	o.MaxBodies = max(orDefault(o.MaxBodies, DefaultMaxBodies), o.MaxBody+firstBody)
+	o.waits = o.waits.withDefaults()
 	o.PerEngine = orDefault(o.PerEngine, DefaultPerEngine)
 	o.QueueWait = orDefault(o.QueueWait, DefaultQueueWait)
 	o.Slowest = orDefault(o.Slowest, DefaultSlowest)
@@ -112,6 +122,10 @@ type Front struct {
 	engines *engines
 	flights flights
 	records *records
+	room    *semaphore.Weighted // the memory for bodies of all requests, in bytes
+
+	landings context.Context // ends the adoptions
+	ground   context.CancelCauseFunc
 }
 
 // New returns a front. The caller closes it. The error Is ErrOptions.
@@ -121,7 +135,9 @@ func New(o Options) (*Front, error) {
 		return nil, err
 	}
 	rt := newTransport(o.Transport)
+	landings, ground := context.WithCancelCause(context.Background())
 	return &Front{
+		room: semaphore.NewWeighted(o.MaxBodies), landings: landings, ground: ground,
 		o: o, rt: rt, proxy: newProxy(o.Decoder, rt), engines: newEngines(o.Engines, o.PerEngine),
 		flights: flights{byKey: make(map[string]*flight), byID: make(map[transport.ID]*flight)}, records: newRecords(o.Keep),
 	}, nil
@@ -132,7 +148,7 @@ func New(o Options) (*Front, error) {
 func (f *Front) Add(e Engine) (remove func()) { return f.engines.add(e) }
 
 // Close ends the transfers that run and waits for them; requests go on to the
-// decoder. It is idempotent.
+// decoder. What has come is adopted where the decoder does it soon. It is idempotent.
 func (f *Front) Close() error {
 	f.flights.mu.Lock()
 	f.flights.closed = true
@@ -140,51 +156,84 @@ func (f *Front) Close() error {
 		fl.cancel(ErrClosed)
 	}
 	f.flights.mu.Unlock()
+	late := time.AfterFunc(f.o.waits.closing, func() { f.ground(ErrClosed) })
+	defer late.Stop()
 	f.flights.wg.Wait()
+	f.ground(ErrClosed)
 	f.rt.CloseIdleConnections()
 	return nil
 }
 
 // ServeHTTP implements http.Handler.
 func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	rec := &Record{ID: transport.NewID().String(), Time: time.Now(), Path: r.URL.Path, Outcome: Bypassed}
+	u := f.upload(w, r)
+	defer u.stop()
 	if !plannable(r) {
-		f.proxy.ServeHTTP(w, r)
+		f.pass(w, r, u, rec)
 		return
 	}
-	slow := http.NewResponseController(w)
-	slow.SetReadDeadline(time.Now().Add(bodyTime)) //nolint:errcheck // a writer without deadlines has none
-	body, rest, err := f.read(r)
-	if err != nil {
-		w.Header().Set("Connection", "close")
-		answerJSON(w, http.StatusBadRequest, apiError("invalid_request_error", "unreadable_body", fmt.Sprintf("pdlink: the request's body: %v", err)))
-		return
-	}
-	slow.SetReadDeadline(time.Time{}) //nolint:errcheck // as above
-	began := time.Now()
+	body, why, err := f.read(r, u)
+	defer func() { _ = body.Close() }() // it is memory, and there whatever the error
+	rec.Time = time.Now()
 	f.records.begin()
-	rec := &Record{ID: transport.NewID().String(), Time: began, Path: r.URL.Path}
 	status, cached := 0, (*int)(nil)
 	defer func() { // the proxy panics, as handlers may, when an answer breaks off
-		rec.settle(status, cached, time.Since(began))
+		if why := u.failed(); why != nil && !rec.Client {
+			rec.blame(why)
+		}
+		rec.settle(status, cached, time.Since(rec.Time))
 		f.records.end(*rec)
 		f.o.OnRecord(*rec)
 	}()
+	if err != nil {
+		rec.blame(err)
+		var text map[string]any
+		status, text = refusal(err)
+		w.Header().Set("Connection", "close")
+		say(w.Header(), rec.String())
+		answerJSON(w, status, text)
+		return
+	}
 	answer := &alive{w: w, path: r.URL.Path}
-	if rest == nil {
-		if !f.consider(answer, r, rec, body) {
+	var rest io.ReadCloser = body
+	if why == "" {
+		if !f.consider(answer, r, rec, body.data) {
 			return
 		}
-		rest = io.NopCloser(bytes.NewReader(body))
 	} else {
-		rec.Outcome, rec.Reason = Bypassed, fmt.Sprintf("the body has more than %d bytes", f.o.MaxBody)
+		rec.Reason = why
+		rest = io.NopCloser(io.MultiReader(body, u))
 	}
 	if answer.begun { // the headers are gone that would tell of an encoding
 		r.Header.Del("Accept-Encoding")
 	}
-	r = withWatch(r, &watch{rec.String(), func(s int, c *int) { status, cached = s, c }})
+	r = withWatch(r, &watch{rec.String(), u, func(s int, c *int) { status, cached = s, c }})
 	r.Body = rest
 	f.proxy.ServeHTTP(answer, r)
 	answer.end()
+}
+
+// pass forwards a request that is none for a prompt. Nothing is recorded of it, unless
+// its client broke off.
+func (f *Front) pass(w http.ResponseWriter, r *http.Request, u *upload, rec *Record) {
+	rec.Reason = "no request for a prompt"
+	x := &watch{header: rec.String(), upload: u}
+	r = withWatch(r, x)
+	if u != nil {
+		r.Body = u
+	}
+	defer func() {
+		if why := u.failed(); why != nil {
+			rec.blame(why)
+			rec.Status, _ = refusal(why)
+			rec.Seconds = time.Since(rec.Time).Seconds()
+			f.records.begin()
+			f.records.end(*rec)
+			f.o.OnRecord(*rec)
+		}
+	}()
+	f.proxy.ServeHTTP(w, r)
 }
 
 // plannable reports whether a request may be one for a prompt.
@@ -199,33 +248,9 @@ func plannable(r *http.Request) bool {
 	return false
 }
 
-// read returns a request's body, and where it is longer than MaxBody the whole of
-// it as a reader.
-func (f *Front) read(r *http.Request) (body []byte, rest io.ReadCloser, err error) {
-	if r.ContentLength > f.o.MaxBody {
-		return nil, r.Body, nil
-	}
-	var b bytes.Buffer
-	if r.ContentLength > 0 {
-		b.Grow(int(min(r.ContentLength, firstBody)) + bytes.MinRead)
-	}
-	n, err := io.Copy(&b, io.LimitReader(r.Body, f.o.MaxBody+1))
-	if err != nil {
-		return nil, nil, err
-	}
-	if n > f.o.MaxBody {
-		return nil, struct {
-			io.Reader
-			io.Closer
-		}{io.MultiReader(&b, r.Body), r.Body}, nil
-	}
-	return b.Bytes(), nil, nil
-}
-
 // consider plans a request and has its prompt read where that is worth it. It
 // fills the record in, and returns false when the client went away meanwhile.
 func (f *Front) consider(a *alive, r *http.Request, rec *Record, body []byte) bool {
-	rec.Outcome = Bypassed
 	if f.engines.none() {
 		rec.Reason = "no prefill host is connected"
 		return true
@@ -234,7 +259,7 @@ func (f *Front) consider(a *alive, r *http.Request, rec *Record, body []byte) bo
 		rec.Reason = fmt.Sprintf("short: %d bytes cannot be %d tokens", len(body), f.o.Cold.MinTokens)
 		return true
 	}
-	p, err := f.plan(r, body)
+	p, err := f.plan(a, r, body)
 	rec.PlanSeconds = time.Since(rec.Time).Seconds()
 	switch {
 	case r.Context().Err() != nil:
@@ -253,24 +278,6 @@ func (f *Front) consider(a *alive, r *http.Request, rec *Record, body []byte) bo
 		return true
 	}
 	return f.bridge(a, r, rec, p, streams(body))
-}
-
-// plan asks the planner, within its time, and holds its answer against itself.
-func (f *Front) plan(r *http.Request, body []byte) (Plan, error) {
-	limit := planTimeout + time.Duration(len(body)>>20)*time.Second
-	ctx, cancel := context.WithTimeout(r.Context(), limit)
-	defer cancel()
-	p, err := f.o.Planner.Plan(ctx, Ask{Path: r.URL.Path, Header: r.Header, Body: body})
-	if err != nil {
-		return p, fmt.Errorf("plan: %w", err)
-	}
-	if p.Block < 1 || p.Present < 0 || p.Blocks < p.Present || p.Blocks > p.Tokens/p.Block ||
-		p.Tail < 0 || p.Tail >= p.Block || (p.Blocks > 0 && p.Covered(p.All()) >= p.Tokens) ||
-		p.Present < p.Blocks && len(p.IDs) != p.Covered(p.All()) {
-		return p, fmt.Errorf("plan: the plug-in contradicts itself: %d tokens, blocks of %d, %d of %d present, %d ids",
-			p.Tokens, p.Block, p.Present, p.Blocks, len(p.IDs))
-	}
-	return p, nil
 }
 
 // streams reports whether a request wants its answer as a stream.

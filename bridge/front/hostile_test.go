@@ -1,11 +1,9 @@
 package front
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -34,50 +32,6 @@ func TestDeclinedByOne(t *testing.T) {
 		}
 		if second.jobs.Load() == 0 {
 			t.Errorf("%s: the other host had no jobs", state)
-		}
-	}
-}
-
-// raw sends bytes as they are and returns the answer's status and body.
-func raw(t *testing.T, h *house, request string) (int, string) {
-	t.Helper()
-	c, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.WriteString(c, request); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
-	answer, err := http.ReadResponse(bufio.NewReader(c), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	b, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return answer.StatusCode, string(b)
-}
-
-// TestBrokenBody: a body that cannot be read is answered as the API answers, not with
-// an empty success.
-func TestBrokenBody(t *testing.T) {
-	h := build(t, answering(0), Options{Planner: always(coldPlan())})
-	const head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
-	for name, rest := range map[string]string{
-		"bad chunk": "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nzz\r\n",
-		"half":      "Content-Length: 100\r\n\r\nhello",
-	} {
-		if status, body := raw(t, h, head+rest); status != http.StatusBadRequest || !strings.Contains(body, "unreadable_body") {
-			t.Errorf("%s: %d %s", name, status, body)
 		}
 	}
 }

@@ -14,9 +14,10 @@ import (
 // others are on their way: at the end only the last ones are left to adopt. All
 // methods may be called concurrently.
 type landing struct {
-	planner Planner
-	plan    Plan
-	header  http.Header // of the request that the plan was made for
+	planner  Planner
+	patience time.Duration // how long one adoption may take
+	plan     Plan
+	header   http.Header // of the request that the plan was made for
 
 	wake chan struct{} // capacity 1: visible has grown
 	over chan struct{} // closed by end
@@ -28,12 +29,13 @@ type landing struct {
 
 	got  Adoption
 	err  error         // why the last attempt came to nothing
+	hung bool          // the decoder did not answer in time: it is not asked again
 	took time.Duration // from the last block's becoming visible to its adoption; 0: nothing was adopted
 }
 
-func newLanding(planner Planner, p Plan, h http.Header) *landing {
+func newLanding(planner Planner, patience time.Duration, p Plan, h http.Header) *landing {
 	return &landing{
-		planner: planner, plan: p, header: h, visible: p.Present, got: Adoption{Blocks: p.Present},
+		planner: planner, patience: patience, plan: p, header: h, visible: p.Present, got: Adoption{Blocks: p.Present},
 		wake: make(chan struct{}, 1), over: make(chan struct{}), done: make(chan struct{}),
 	}
 }
@@ -63,11 +65,10 @@ func (l *landing) end() {
 }
 
 // run adopts until end is called, and then what is left. What has arrived is worth
-// having even when nobody waits for it: the end of ctx, which has the request's
-// values, does not end it.
+// having even when nobody waits for it: only the end of ctx, which is the front's, ends
+// it.
 func (l *landing) run(ctx context.Context) {
 	defer close(l.done)
-	ctx = context.WithoutCancel(ctx)
 	good := true
 	for more := true; more; {
 		select {
@@ -75,7 +76,7 @@ func (l *landing) run(ctx context.Context) {
 		case <-l.over:
 			more = false
 		}
-		if good || !more { // after a failure once more, at the end
+		if !l.hung && (good || !more) { // after a failure once more, at the end
 			good = l.adopt(ctx, !more)
 		}
 	}
@@ -93,11 +94,11 @@ func (l *landing) adopt(ctx context.Context, last bool) bool {
 	if last || n == l.plan.All() {
 		from = 0 // the decoder may have evicted some meanwhile
 	}
-	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
+	ctx, cancel := context.WithTimeout(ctx, l.patience)
 	defer cancel()
 	got, err := l.planner.Adopt(ctx, l.header, l.plan, from, n)
 	if err != nil {
-		l.err = fmt.Errorf("adopt: %w", err)
+		l.err, l.hung = fmt.Errorf("adopt: %w", err), ctx.Err() != nil
 		return false
 	}
 	l.got, l.err = got, nil

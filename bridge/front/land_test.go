@@ -200,3 +200,45 @@ func TestAdoptsForNobody(t *testing.T) {
 		t.Errorf("adopted %s", got)
 	}
 }
+
+// A decoder that does not answer an adoption holds up neither the end of a front nor a
+// request twice.
+func TestHungAdoption(t *testing.T) {
+	for name, w := range map[string]waits{
+		"closed":      {closing: 20 * time.Millisecond, adopt: time.Hour},
+		"not in time": {adopt: 20 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			planner := always(coldPlan())
+			planner.hangs = true
+			var h *house
+			e := &engine{name: "a", work: func(_ context.Context, j Job) (Result, error) {
+				h.front.Block(j.Transfer, 5, 9) // an adoption begins before the last
+				waitFor(t, func() bool { return planner.tried.Load() == 1 })
+				return Result{Blocks: 9, Bytes: 1}, nil
+			}}
+			h = build(t, answering(0), Options{Planner: planner, Engines: []Engine{e}, waits: w})
+			verdict := make(chan string, 1)
+			go func() {
+				r, _ := h.post(t, chat(false))
+				verdict <- r.Header.Get(headerVerdict)
+			}()
+			waitFor(t, func() bool { return planner.tried.Load() == 1 })
+			if w.closing > 0 {
+				closed := make(chan error, 1)
+				go func() { closed <- h.front.Close() }()
+				select {
+				case <-closed:
+				case <-time.After(30 * time.Second):
+					t.Fatal("the front does not close")
+				}
+			}
+			if v := <-verdict; !strings.HasPrefix(v, "declined; adopt: ") {
+				t.Errorf("%q", v)
+			}
+			if n := planner.tried.Load(); n != 1 {
+				t.Errorf("asked %d times", n)
+			}
+		})
+	}
+}

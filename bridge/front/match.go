@@ -2,6 +2,8 @@ package front
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -47,26 +49,55 @@ type MatchEvent struct {
 type Matches struct {
 	o MatchOptions
 
-	mu   sync.Mutex
-	done map[match]string // why not; guarded by mu
+	mu   sync.Mutex               // guards the rest
+	done map[match]string         // why not
+	sums map[*facts.Facts]factSum // of documents that are in use, which are not changed
 }
 
-// match is what was compared: documents are not changed, so one is as good as its
-// address.
+// match is what was compared, by what it says: an engine that is started again under its
+// name may say something else, or the same once more.
 type match struct {
 	host, model     string
-	decoder, engine *facts.Facts
+	decoder, engine factSum
 }
 
-// maxMatches bounds what is remembered: hosts, models, and how often they are loaded.
-const maxMatches = 4096
+// factSum is the sum of a document's JSON; zero of none.
+type factSum [sha256.Size]byte
+
+// Bounds of what is remembered: hosts, models, and how often they are loaded; documents,
+// of which each has up to 32 KB.
+const (
+	maxMatches = 4096
+	maxSums    = 256
+)
+
+// sum names a document by its contents. It is called with mu held. A document that has
+// been summed is kept, so that no other one gets its address.
+func (m *Matches) sum(f *facts.Facts) factSum {
+	if f == nil {
+		return factSum{}
+	}
+	if s, ok := m.sums[f]; ok {
+		return s
+	}
+	b, err := json.Marshal(f)
+	if err != nil { // of numbers that JSON cannot say
+		b = fmt.Appendf(nil, "%+v", *f)
+	}
+	if len(m.sums) >= maxSums {
+		clear(m.sums)
+	}
+	s := factSum(sha256.Sum256(b))
+	m.sums[f] = s
+	return s
+}
 
 // NewMatches returns matches of nobody yet.
 func NewMatches(o MatchOptions) *Matches {
 	if o.OnMatch == nil {
 		o.OnMatch = func(MatchEvent) {}
 	}
-	return &Matches{o: o, done: make(map[match]string)}
+	return &Matches{o: o, done: make(map[match]string), sums: make(map[*facts.Facts]factSum)}
 }
 
 // refusal says why a host may not read prompts for a model; "" where it may, or where
@@ -79,8 +110,8 @@ func (m *Matches) refusal(host, model string, engine *facts.Facts) string {
 	if decoder == nil {
 		return ""
 	}
-	key := match{host, model, decoder, engine}
 	m.mu.Lock()
+	key := match{host, model, m.sum(decoder), m.sum(engine)}
 	why, known := m.done[key]
 	m.mu.Unlock()
 	if known {

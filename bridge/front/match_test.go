@@ -3,11 +3,13 @@ package front
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -222,7 +224,9 @@ func TestPluginFacts(t *testing.T) {
 			http.Error(w, "no key", http.StatusUnauthorized)
 			return
 		}
-		infos.Add(1)
+		if r.URL.Query().Get("model") != "" {
+			infos.Add(1)
+		}
 		w.Write([]byte(info.Load().(string)))
 	})
 	s := httptest.NewServer(mux)
@@ -253,6 +257,67 @@ func TestPluginFacts(t *testing.T) {
 	ask(p)
 	if f := p.Facts("tiny-qwen3"); f == before || f.Eps != 1e-5 || infos.Load() != 3 {
 		t.Errorf("%+v, asked %d times", f, infos.Load())
+	}
+}
+
+// TestLearnsOnlyWhatIsThere: names that a peer makes up cost one call for all of them, and
+// none that the decoder would take for a model's.
+func TestLearnsOnlyWhatIsThere(t *testing.T) {
+	info := must(os.ReadFile(filepath.Join("..", "omlx", "plugin", "testdata", "omlx-0.5.3", "info.json")))
+	var calls []string
+	var mu sync.Mutex
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		calls = append(calls, r.URL.RawQuery)
+		w.Write(info)
+	}))
+	defer s.Close()
+	p := must(NewPlugin(PluginOptions{Decoder: must(url.Parse(s.URL))}))
+	for i := range 50 {
+		p.Learn(t.Context(), fmt.Sprint("made-up-", i))
+	}
+	p.Learn(t.Context(), "../../tiny-qwen3")
+	mu.Lock()
+	named := slices.DeleteFunc(slices.Clone(calls), func(q string) bool { return q == "" })
+	if len(named) > 0 || len(calls) > 25 { // one a second
+		t.Errorf("%d calls, of them %q with a name", len(calls), named)
+	}
+	mu.Unlock()
+	if p.Learn(t.Context(), "tiny-qwen3"); p.Facts("tiny-qwen3") == nil || p.Facts("made-up-1") != nil {
+		t.Error("what is there is not learned, or what is not")
+	}
+}
+
+// TestComparedByContents: what an engine says is compared again when it says something
+// else, and not told again when it says the same, as after each new connection.
+func TestComparedByContents(t *testing.T) {
+	var told []MatchEvent
+	decoder := recorded(t, "omlx-0.5.3.json", nil)
+	m := NewMatches(MatchOptions{Decoder: func(string) *facts.Facts { return decoder }, OnMatch: func(e MatchEvent) { told = append(told, e) }})
+	wrong := func() *facts.Facts {
+		return recorded(t, "vllm-0.32.0.json", func(f *facts.Facts) { f.DType = "F16" })
+	}
+	for range 3 {
+		if m.refusal("spark", "m", wrong()) == "" {
+			t.Error("another model is taken")
+		}
+	}
+	if len(told) != 1 {
+		t.Errorf("told %d times of the same", len(told))
+	}
+	if why := m.refusal("spark", "m", recorded(t, "vllm-0.32.0.json", nil)); why != "" {
+		t.Errorf("started again with the right model: %s", why)
+	}
+	decoder = recorded(t, "omlx-0.5.3.json", func(f *facts.Facts) { f.DType = "F16" })
+	if why := m.refusal("spark", "m", recorded(t, "vllm-0.32.0.json", nil)); why == "" {
+		t.Error("the decoder's other model is not noticed")
+	}
+	for i := range 2 * maxSums {
+		m.refusal("spark", "m", &facts.Facts{Layers: i})
+	}
+	if len(m.sums) > maxSums {
+		t.Errorf("%d documents are kept", len(m.sums))
 	}
 }
 

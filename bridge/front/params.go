@@ -67,21 +67,57 @@ const (
 	// megabyte of body: it tokenises 1 MB in less than half a second.
 	planTimeout = 5 * time.Second
 
-	// adoptTimeout bounds the decoder's adoption: it reads headers only.
+	// startWait bounds how long a plan waits for a decoder that is starting: that loads the
+	// model, or makes the block that others are compared with. Native reading waits for the
+	// same load, and behind the same block, so that nothing is lost meanwhile. 150 GB of
+	// weights take an SSD two minutes.
+	startWait = 5 * time.Minute
+
+	// startPoll is how often such a decoder is asked.
+	startPoll = time.Second
+
+	// adoptTimeout bounds the decoder's adoption: it reads headers only. A decoder that let
+	// it pass is not asked again.
 	adoptTimeout = 30 * time.Second
+
+	// closeAdopt is how long a front that is closed waits for adoptions that run: one takes
+	// milliseconds, and whoever stops the process kills it after ten seconds or so.
+	closeAdopt = 2 * time.Second
 
 	// tailKept is how many bytes of an answer's end are looked at for the usage
 	// object, which is the last thing in it; without streaming an answer with
 	// many choices still ends with it.
 	tailKept = 16 << 10
 
-	// bodyTime is how long a client may take to send a request that is planned: 64 MB
-	// at 2 Mbit/s.
-	bodyTime = 5 * time.Minute
+	// bodyIdle is how long a client that is sending its request may stand still, and how
+	// long it is waited for beyond what bodyRate allows: a laptop that changes its network
+	// is back by then.
+	bodyIdle = 30 * time.Second
 
-	// firstBody is the memory for a body of which nothing came yet: what a client says
-	// of its length costs it nothing.
+	// bodyRate is the slowest upload, in bytes a second of waiting for it: half of what the
+	// worst mobile link does. It holds for the whole of a body, so that single bytes do not
+	// keep a connection.
+	bodyRate = 4 << 10
+
+	// lingerTime is how long the rest of a body is waited for that the decoder did not
+	// want: a connection that is closed with something unread loses the answer.
+	lingerTime = time.Second
+
+	// firstBody is the memory for a body of which nothing came yet, and which no budget
+	// counts: what a client says of its length costs it nothing.
 	firstBody = 64 << 10
+
+	// growth bounds the memory for a body whose client says its length, by what came of
+	// it: few steps, since each copies, and no 64 MB for a hundred bytes.
+	growth = 8
+
+	// DefaultMaxBodies is the memory for bodies of all requests: four of the longest, or 50
+	// prompts of a million tokens. The decoder wants what else there is.
+	DefaultMaxBodies = 256 << 20
+
+	// roomWait is how long a long body waits for memory: one that is sent to the decoder
+	// goes in milliseconds, and others wait for engines; then it is passed on as it comes.
+	roomWait = 2 * time.Second
 
 	// maxVerdict bounds the verdict in a header, without its id: servers and clients
 	// take 8 KB of headers and more.
@@ -90,3 +126,20 @@ const (
 	// copyBuffer is the size of the pooled buffers that answers are copied with.
 	copyBuffer = 32 << 10
 )
+
+// waits are the times that tests shorten.
+type waits struct{ plan, start, poll, adopt, closing, idle, room time.Duration }
+
+// withDefaults returns w with the times above in place of zero values.
+func (w waits) withDefaults() waits {
+	for _, x := range []struct {
+		t   *time.Duration
+		def time.Duration
+	}{
+		{&w.plan, planTimeout}, {&w.start, startWait}, {&w.poll, startPoll}, {&w.adopt, adoptTimeout},
+		{&w.closing, closeAdopt}, {&w.idle, bodyIdle}, {&w.room, roomWait},
+	} {
+		*x.t = orDefault(*x.t, x.def)
+	}
+	return w
+}

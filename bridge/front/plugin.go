@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"pdlink/bridge/omlx"
 	"pdlink/bridge/omlx/plugin"
@@ -62,6 +63,10 @@ type Plugin struct {
 	layouts map[string]omlx.Spec // proved, by the plug-in's name for them; guarded by mu
 	models  map[string]told      // what the decoder says of those that it has loaded; guarded by mu
 	store   string               // of the decoder, absolute; "": not known yet; guarded by mu
+
+	listing sync.Mutex // guards the rest, and is held while it is asked for
+	loaded  []string   // models that the decoder lists as loaded
+	listed  time.Time
 }
 
 // NewPlugin returns a Plugin. Nothing is asked yet. The error Is ErrOptions.

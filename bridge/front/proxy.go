@@ -13,7 +13,8 @@ import (
 // watch is what a request wants to know of its answer. It travels in the
 // request's context.
 type watch struct {
-	header string // value of X-PDLink
+	header string  // value of X-PDLink: in the decoder's answer, where ended is set, and in the front's own
+	upload *upload // nil: there is none, or it came whole
 	ended  func(status int, cached *int)
 }
 
@@ -48,25 +49,45 @@ func newProxy(up *url.URL, rt http.RoundTripper) *httputil.ReverseProxy {
 // observe adds the verdict to an answer and watches it, where somebody wants that.
 func observe(r *http.Response) error {
 	w, ok := r.Request.Context().Value(watchKey{}).(*watch)
-	if !ok {
+	if !ok || w.ended == nil {
 		return nil
 	}
-	r.Header.Set(headerVerdict, w.header)
-	r.Header.Set(headerAlias, w.header)
+	say(r.Header, w.header)
 	status := r.StatusCode
 	r.Body = &watcher{body: r.Body, done: func(cached *int) { w.ended(status, cached) }}
 	return nil
 }
 
-// unreachable answers in the decoder's place.
+// say puts a verdict into an answer's header.
+func say(h http.Header, verdict string) {
+	h.Set(headerVerdict, verdict)
+	h.Set(headerAlias, verdict)
+}
+
+// unreachable answers in the decoder's place: to a client whose own request broke off
+// that it did.
 func unreachable(w http.ResponseWriter, r *http.Request, err error) {
-	if x, ok := r.Context().Value(watchKey{}).(*watch); ok {
-		x.ended(http.StatusBadGateway, nil)
+	status, text := http.StatusBadGateway, apiError("api_error", "decoder_unreachable", fmt.Sprintf("pdlink: the decoder cannot be reached: %v", err))
+	gone := r.Context().Err() != nil
+	x, ok := r.Context().Value(watchKey{}).(*watch)
+	if ok {
+		if gone {
+			x.upload.await()
+		}
+		if why := x.upload.failed(); why != nil {
+			gone = false // at least its other half is there
+			status, text = refusal(why)
+			w.Header().Set("Connection", "close")
+		}
+		if x.ended != nil {
+			x.ended(status, nil)
+		}
+		say(w.Header(), x.header)
 	}
-	if r.Context().Err() != nil {
-		return // the client is gone
+	if gone {
+		return // nobody hears it
 	}
-	answerJSON(w, http.StatusBadGateway, apiError("api_error", "decoder_unreachable", fmt.Sprintf("pdlink: the decoder cannot be reached: %v", err)))
+	answerJSON(w, status, text)
 }
 
 // apiError is an error as the OpenAI and Anthropic APIs show it.

@@ -50,6 +50,10 @@ type Record struct {
 	Hosts    []Sent `json:"hosts,omitempty"` // that sent them
 	Sealed   bool   `json:"sealed,omitempty"`
 
+	// Client says that the client's own request broke off, or came too slowly: nothing is
+	// to be mended at this end.
+	Client bool `json:"client,omitempty"`
+
 	PlanSeconds   float64 `json:"plan_seconds,omitempty"`
 	BridgeSeconds float64 `json:"bridge_seconds,omitempty"` // queue, prefill, adoption
 	AdoptSeconds  float64 `json:"adopt_seconds,omitempty"`  // of that, from the last block in the store to its adoption
@@ -95,6 +99,14 @@ func (r *Record) String() string {
 	}, text)
 }
 
+// blame notes that the client's request broke off.
+func (r *Record) blame(why error) {
+	r.Client = true
+	if r.Outcome == Bypassed {
+		r.Reason = "the client's body: " + why.Error()
+	}
+}
+
 // settle takes the decoder's word. cached is nil when it gave none.
 func (r *Record) settle(status int, cached *int, took time.Duration) {
 	r.Status, r.Cached, r.Seconds = status, cached, took.Seconds()
@@ -115,6 +127,7 @@ type records struct {
 	at, n   int
 	counts  map[Outcome]uint64
 	less    uint64 // checks that found less than promised
+	clients uint64 // requests that broke off
 	running int
 }
 
@@ -133,6 +146,9 @@ func (s *records) end(r Record) {
 	defer s.mu.Unlock()
 	s.running--
 	s.counts[r.Outcome]++
+	if r.Client {
+		s.clients++
+	}
 	if r.Check == CheckLess {
 		s.less++
 	}
@@ -185,6 +201,8 @@ func (f *Front) metrics(w http.ResponseWriter, _ *http.Request) {
 	}
 	fmt.Fprintln(w, "# HELP pdlink_cached_less_total Answers with fewer cached tokens than promised.\n# TYPE pdlink_cached_less_total counter")
 	fmt.Fprintf(w, "pdlink_cached_less_total %d\n", s.less)
+	fmt.Fprintln(w, "# HELP pdlink_client_errors_total Requests whose client broke off or was too slow.\n# TYPE pdlink_client_errors_total counter")
+	fmt.Fprintf(w, "pdlink_client_errors_total %d\n", s.clients)
 	fmt.Fprintln(w, "# HELP pdlink_requests_running Requests that have no answer yet.\n# TYPE pdlink_requests_running gauge")
 	fmt.Fprintf(w, "pdlink_requests_running %d\n", s.running)
 }

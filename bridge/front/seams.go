@@ -23,6 +23,13 @@ type Planner interface {
 	Adopt(ctx context.Context, h http.Header, p Plan, from, to int) (Adoption, error)
 }
 
+// Starter is a Planner that can tell a decoder that is starting from one that is slow.
+type Starter interface {
+	// Starting says what the decoder does before it can plan anything, for people; ""
+	// where it could, or does not say. The headers are those of the request that waits.
+	Starting(ctx context.Context, h http.Header) string
+}
+
 // Ask is a request to be planned.
 type Ask struct {
 	Path   string

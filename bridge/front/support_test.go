@@ -24,7 +24,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type script struct {
 	plan  func(a Ask) (Plan, error)
 	adopt func(p Plan, from, to int) (Adoption, error)
+	hangs bool // it adopts nothing, and does not say so
 	asked atomic.Int32
+	tried atomic.Int32 // adoptions
 }
 
 func (s *script) Plan(_ context.Context, a Ask) (Plan, error) {
@@ -32,7 +34,12 @@ func (s *script) Plan(_ context.Context, a Ask) (Plan, error) {
 	return s.plan(a)
 }
 
-func (s *script) Adopt(_ context.Context, _ http.Header, p Plan, from, to int) (Adoption, error) {
+func (s *script) Adopt(ctx context.Context, _ http.Header, p Plan, from, to int) (Adoption, error) {
+	s.tried.Add(1)
+	if s.hangs {
+		<-ctx.Done()
+		return Adoption{}, ctx.Err()
+	}
 	if s.adopt == nil {
 		return Adoption{Blocks: to}, nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"pdlink/bridge/facts"
@@ -19,6 +20,10 @@ type told struct {
 // learnTime bounds a look at a model that no request waits for: a canary that is made
 // takes a block's prefill.
 const learnTime = 5 * time.Second
+
+// listAge is how long the decoder's list of models is good for: as long as a host that
+// comes names models one after the other.
+const listAge = time.Second
 
 // learned notes what the decoder says of a model. It is called with mu held.
 func (p *Plugin) learned(model string, t told) {
@@ -36,23 +41,65 @@ func (p *Plugin) Facts(model string) *facts.Facts {
 	return p.models[model].facts
 }
 
-// Learn asks about a model, with the key of the options. Nothing is learned where the
-// decoder has not loaded it, or wants another key.
-func (p *Plugin) Learn(ctx context.Context, model string) {
-	ctx, cancel := context.WithTimeout(ctx, learnTime)
-	defer cancel()
-	u := p.base.JoinPath("info")
-	u.RawQuery = url.Values{"model": {model}}.Encode()
+// own is the header of calls that no request is behind.
+func (p *Plugin) own() http.Header {
 	h := http.Header{}
 	if p.key != "" {
 		h.Set("Authorization", "Bearer "+p.key)
 	}
-	data, err := p.call(ctx, http.MethodGet, u, h, nil)
+	return h
+}
+
+// lists reports whether the decoder lists a model as loaded, as of a moment ago.
+func (p *Plugin) lists(ctx context.Context, model string) bool {
+	p.listing.Lock() // those who come meanwhile are answered by the same call
+	defer p.listing.Unlock()
+	if time.Since(p.listed) > listAge {
+		data, err := p.call(ctx, http.MethodGet, p.base.JoinPath("info"), p.own(), nil)
+		if err != nil {
+			return false
+		}
+		s, err := plugin.ParseStatus(data)
+		if err != nil {
+			return false
+		}
+		p.loaded, p.listed = s.Loaded(), time.Now()
+	}
+	return slices.Contains(p.loaded, model)
+}
+
+// Starting implements Starter.
+func (p *Plugin) Starting(ctx context.Context, h http.Header) string {
+	ctx, cancel := context.WithTimeout(ctx, learnTime)
+	defer cancel()
+	data, err := p.call(ctx, http.MethodGet, p.base.JoinPath("info"), h, nil)
+	if err != nil {
+		return ""
+	}
+	s, err := plugin.ParseStatus(data)
+	if err != nil {
+		return ""
+	}
+	return s.Starting
+}
+
+// Learn asks about a model, with the key of the options. Nothing is learned where the
+// decoder has not loaded it, or wants another key. What a peer calls a model is not asked
+// for unless the decoder lists it: any number of such names is one call.
+func (p *Plugin) Learn(ctx context.Context, model string) {
+	ctx, cancel := context.WithTimeout(ctx, learnTime)
+	defer cancel()
+	if !p.lists(ctx, model) {
+		return
+	}
+	u := p.base.JoinPath("info")
+	u.RawQuery = url.Values{"model": {model}}.Encode()
+	data, err := p.call(ctx, http.MethodGet, u, p.own(), nil)
 	if err != nil {
 		return
 	}
 	info, err := plugin.ParseInfo(data)
-	if err != nil {
+	if err != nil || info.Model.ID != model {
 		return
 	}
 	p.mu.Lock()

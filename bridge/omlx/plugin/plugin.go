@@ -39,6 +39,8 @@ const (
 	maxText = 4096
 	// maxTokens bounds a prompt: sixteen times a 1M-token context, as for a plan.
 	maxTokens = 1 << 24
+	// maxModels bounds the models that a decoder knows.
+	maxModels = 1 << 14
 	// maxReason bounds the reasons that are kept, for people.
 	maxReason = 1000
 )
@@ -212,6 +214,48 @@ func ParseInfo(data []byte) (*Info, error) {
 		return nil, fmt.Errorf("%w: info: no model", ErrAnswer)
 	}
 	return &i, nil
+}
+
+// Status is what the answer to an info call says of the decoder as a whole.
+type Status struct {
+	API int `json:"api"`
+
+	// Starting is what the decoder does before it can plan, for people; "" where it could,
+	// and from plug-ins that do not say.
+	Starting string `json:"starting"`
+
+	// Models are those that the decoder knows, at most maxModels.
+	Models []Listed `json:"models"`
+}
+
+// Listed is a model that the decoder knows.
+type Listed struct {
+	ID     string `json:"id"`
+	Loaded bool   `json:"loaded"`
+}
+
+// Loaded returns the ids of the models that are loaded, in the decoder's order.
+func (s *Status) Loaded() (ids []string) {
+	for _, m := range s.Models {
+		if m.Loaded {
+			ids = append(ids, m.ID)
+		}
+	}
+	return ids
+}
+
+// ParseStatus reads the answer to an info call, with a model or without. Unknown fields
+// are skipped. The error is ErrAnswer with the reason.
+func ParseStatus(data []byte) (*Status, error) {
+	var s Status
+	if err := json.Unmarshal(data, &s); err != nil {
+		return nil, fmt.Errorf("%w: info: %w", ErrAnswer, err)
+	}
+	if s.API != APIVersion || len(s.Models) > maxModels {
+		return nil, fmt.Errorf("%w: info: version %d, this program reads %d; %d models", ErrAnswer, s.API, APIVersion, len(s.Models))
+	}
+	s.Starting = clip(s.Starting)
+	return &s, nil
 }
 
 // AdoptCall is the body of an adopt call.
