@@ -20,7 +20,7 @@ import (
 // Engine reads prompts. It may be used concurrently.
 type Engine interface {
 	// Models returns the ids of the models that it serves. Errors: the context's;
-	// another says that it cannot be reached.
+	// ErrUnauthorized; another says that it cannot be reached.
 	Models(ctx context.Context) ([]string, error)
 
 	// Prefill has a prompt read and returns when it was. The end of the context
@@ -178,6 +178,11 @@ type statusError struct {
 // Error implements error.
 func (e statusError) Error() string {
 	return fmt.Sprintf("the engine answers %d: %s", e.status, e.text)
+}
+
+// Is implements the interface of errors.Is.
+func (e statusError) Is(target error) bool {
+	return target == ErrUnauthorized && e.status == http.StatusUnauthorized
 }
 
 // refuses reports whether the request was wrong, not the engine or its key.

@@ -46,6 +46,9 @@ var (
 	// reached, or refused.
 	ErrEngine = errors.New("prefill: engine did not read the prompt")
 
+	// ErrUnauthorized is returned by a VLLM that wants an API key, or another one.
+	ErrUnauthorized = errors.New("prefill: engine wants another API key")
+
 	// ErrPrompt is returned by an Engine that refused a prompt: it is too long for
 	// it, most often. Others may be read.
 	ErrPrompt = errors.New("prefill: engine refuses the prompt")

@@ -1,21 +1,28 @@
 package prefill
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 
+	"pdlink/bridge"
 	"pdlink/bridge/facts"
 	"pdlink/kernels"
+	"pdlink/transport"
 	"pdlink/transport/session"
 )
 
@@ -46,7 +53,7 @@ func attached(tb testing.TB, data []byte) *os.File {
 // tell says what the worker has loaded.
 func (c *client) tell(data []byte) {
 	c.tb.Helper()
-	m := pack(typeFacts, 0, 0, &told{uint32(len(data)), factsForm, sha256.Sum256(data)})
+	m := pack(typeFacts, 0, 0, &factsBody{uint32(len(data)), factsForm, sha256.Sum256(data)})
 	must(c.tb, send(c.conn, m.appendTo(nil), attached(c.tb, data)))
 }
 
@@ -102,32 +109,108 @@ func TestWorkersThatDoNotTell(t *testing.T) {
 	c.tell([]byte(`{"version": 2}`))
 	p.saysFacts("another version", func(f *facts.Facts) bool { return strings.Contains(f.Unknown[""], "version 2, this program knows 1") })
 	data := []byte("CBOR")
-	m := pack(typeFacts, 0, 0, &told{uint32(len(data)), 7, sha256.Sum256(data)})
+	m := pack(typeFacts, 0, 0, &factsBody{uint32(len(data)), 7, sha256.Sum256(data)})
 	must(t, send(c.conn, m.appendTo(nil), attached(t, data)))
 	p.saysFacts("another form", func(f *facts.Facts) bool { return strings.Contains(f.Unknown[""], "in form 7, this sidecar knows 1") })
 	c.tell(engineFacts(t, func(*facts.Facts) {}))
 	p.saysFacts("and at last what it is", func(f *facts.Facts) bool { return f.Kind == facts.KindKV && len(f.Unknown) == 0 })
 }
 
+// TestSettles: a worker that has come is waited for until it has said what it has loaded,
+// and no longer than its time.
+func TestSettles(t *testing.T) {
+	for _, limit := range []time.Duration{time.Hour, time.Millisecond} {
+		h := newHost(t, newDecoder(t), Options{waits: waits{facts: limit}})
+		if doc, settled := h.Loaded(); doc != nil || !settled || h.settles() != 0 {
+			t.Errorf("nobody is there: %+v, %t", doc, settled)
+		}
+		c := connect(t, h.socket, helloOf(0, 1, 1))
+		if limit == time.Hour {
+			if _, settled := h.Loaded(); settled {
+				t.Error("it may say something yet")
+			}
+			if left := h.settles(); left <= limit-time.Minute || left > limit {
+				t.Errorf("%v are left of %v", left, limit)
+			}
+			c.tell(engineFacts(t, func(*facts.Facts) {}))
+		}
+		eventually(t, "it has said so, or had its time", func() bool { _, settled := h.Loaded(); return settled && h.settles() == 0 })
+		doc, _ := h.Loaded()
+		if known := doc.Kind != ""; known != (limit == time.Hour) {
+			t.Errorf("after %v: %+v", limit, doc)
+		}
+	}
+}
+
+// TestOneServiceWatchesAServer: a second one is refused, and takes nothing from the first;
+// one that is closed leaves the server to the next.
+func TestOneServiceWatchesAServer(t *testing.T) {
+	h := newHost(t, newDecoder(t), Options{waits: waits{facts: time.Hour}})
+	open := func(context.Context, transport.Request, bridge.Shape) (Carrier, int, error) { return nil, 0, nil }
+	start := func() (*Service, chan Readiness, error) {
+		told := make(chan Readiness, 16)
+		s, err := NewService(ServiceOptions{
+			Server: h.Server, Engine: &script{models: []string{"m"}}, Open: open, OnReady: func(r Readiness) { told <- r }, probe: time.Hour,
+		})
+		return s, told, err
+	}
+	// hears waits for what only a worker's word can bring, since nothing is looked at otherwise.
+	hears := func(told chan Readiness) {
+		t.Helper()
+		c := connect(t, h.socket, helloOf(0, 1, 1))
+		c.tell(engineFacts(t, func(*facts.Facts) {}))
+		late := time.After(30 * time.Second)
+		for ready := false; !ready; {
+			select {
+			case r := <-told:
+				ready = r.Ready
+			case <-late:
+				t.Fatal("the service does not hear of the worker")
+			}
+		}
+		c.close()
+		eventually(t, "the worker is gone", func() bool { n, _ := h.Present(); return n == 0 })
+	}
+	first, told, err := start()
+	must(t, err)
+	defer first.Close()
+	if second, _, err := start(); !errors.Is(err, ErrJob) {
+		t.Fatalf("a second service: %v, %v", second, err)
+	}
+	hears(told)
+	must(t, first.Close())
+	second, told, err := start()
+	must(t, err)
+	defer second.Close()
+	must(t, first.Close()) // again: it ends nothing of the second one's
+	hears(told)
+	must(t, second.Close())
+	must(t, h.conn.Close())
+	must(t, h.Close())
+	if s, _, err := start(); !errors.Is(err, ErrClosed) {
+		t.Errorf("of a closed server: %v, %v", s, err)
+	}
+}
+
 // TestFactsBreaches: what ends the connection.
 func TestFactsBreaches(t *testing.T) {
 	p := newPair(t, session.Options{}, ServiceOptions{})
 	data := engineFacts(t, func(*facts.Facts) {})
-	good := told{uint32(len(data)), factsForm, sha256.Sum256(data)}
+	good := factsBody{uint32(len(data)), factsForm, sha256.Sum256(data)}
 	pipe, _, err := os.Pipe()
 	must(t, err)
 	defer pipe.Close()
 	for name, x := range map[string]struct {
-		said told
+		said factsBody
 		file *os.File
 		want string
 	}{
 		"no file":      {good, nil, "without a file"},
-		"another sum":  {told{good.Size, factsForm, sha256.Sum256(nil)}, attached(t, data), "another sum"},
+		"another sum":  {factsBody{good.Size, factsForm, sha256.Sum256(nil)}, attached(t, data), "another sum"},
 		"short file":   {good, attached(t, data[1:]), "in a file of"},
 		"long file":    {good, attached(t, append(data, ' ')), "in a file of"},
-		"a huge size":  {told{1 << 31, factsForm, good.Sum}, attached(t, data), "facts of 2147483648 bytes"},
-		"no such file": {told{0, factsForm, sha256.Sum256(nil)}, pipe, "facts of 0 bytes"},
+		"a huge size":  {factsBody{1 << 31, factsForm, good.Sum}, attached(t, data), "facts of 2147483648 bytes"},
+		"no such file": {factsBody{0, factsForm, sha256.Sum256(nil)}, pipe, "facts of 0 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := connect(t, p.socket, helloOf(0, 1, 1))
@@ -170,6 +253,37 @@ func TestLayerHash(t *testing.T) {
 	}
 }
 
+// TestLongTensors: they are hashed as they stand, chunk by chunk, and not copied whole.
+func TestLongTensors(t *testing.T) {
+	const n = 3*hashChunk + 5 // elements, of two bytes or four: the last chunk is short
+	halves, floats := make([]uint16, n), make([]float32, n)
+	whole := []byte("x BF16 3,65537\n")
+	for i := range halves {
+		halves[i], floats[i] = uint16(i*7919), float32(i)/3
+		whole = binary.LittleEndian.AppendUint16(whole, halves[i])
+	}
+	whole = append(whole, "y F32 196613\n"...)
+	for _, v := range floats {
+		whole = binary.LittleEndian.AppendUint32(whole, math.Float32bits(v))
+	}
+	h := tensorHash{sum: sha256.New(), buf: make([]byte, 0, hashChunk)}
+	h.sum.Write([]byte("x"))
+	bf16Tensor(halves, 3, 65537)(&h)
+	h.sum.Write([]byte("y"))
+	f32Tensor(floats, n)(&h)
+	if want := sha256.Sum256(whole); !bytes.Equal(h.sum.Sum(nil), want[:]) {
+		t.Error("another hash than of the whole")
+	}
+	var before, after runtime.MemStats
+	long := make([]uint16, 8<<20)
+	runtime.ReadMemStats(&before)
+	bf16Tensor(long, len(long))(&h)
+	runtime.ReadMemStats(&after)
+	if got := after.TotalAlloc - before.TotalAlloc; got > 1<<20 {
+		t.Errorf("%d bytes are allocated to hash %d", got, 2*len(long))
+	}
+}
+
 // TestTokens: what an engine says of a text, and how long prompts may be.
 func TestTokens(t *testing.T) {
 	answer := `{"count":3,"max_model_len":8192,"tokens":[5,6,7]}`
@@ -200,25 +314,38 @@ func TestTokens(t *testing.T) {
 type speaker struct {
 	Engine
 	asked int
+	down  error
 }
 
 func (s *speaker) Tokens(_ context.Context, _, _ string) ([]int32, error) {
 	s.asked++
-	return []int32{1, 2}, nil
+	return []int32{1, 2}, s.down
 }
 
-// TestDescribe: the engine's tokenizer is asked once for a model.
-func TestDescribe(t *testing.T) {
+// TestProbeText: the engine's tokenizer is asked once for a model, and again where it did
+// not answer.
+func TestProbeText(t *testing.T) {
 	e := &speaker{}
 	s := &Service{o: ServiceOptions{Engine: e}}
 	for _, model := range []string{"a", "a", "b"} {
-		f := s.describe(t.Context(), &facts.Facts{}, []string{model})
-		if f.Text == nil || f.Text.Count != 2 {
-			t.Errorf("%+v", f.Text)
+		if text := s.probeText(t.Context(), []string{model}); text == nil || text.Count != 2 {
+			t.Errorf("%+v", text)
 		}
 	}
-	if e.asked != 2 || s.describe(t.Context(), nil, nil) != nil {
+	if e.asked != 2 || s.probeText(t.Context(), nil) != nil {
 		t.Errorf("asked %d times", e.asked)
+	}
+	e.down = errors.New("no such route")
+	for range 2 {
+		if text := s.probeText(t.Context(), []string{"c"}); text != nil {
+			t.Errorf("of another model: %+v", text)
+		}
+	}
+	if e.asked != 4 {
+		t.Errorf("asked %d times", e.asked)
+	}
+	if text := ProbeText(t.Context(), &script{}, []string{"a"}); text != nil {
+		t.Errorf("an engine without a tokenizer: %+v", text)
 	}
 }
 

@@ -85,7 +85,7 @@ func FuzzWorker(f *testing.F) {
 			}
 		}
 		c.close()
-		eventually(t, "the connection is forgotten", func() bool { return h.Workers() == 0 })
+		eventually(t, "the connection is forgotten", func() bool { return h.count() == 0 })
 		r.Cancel("enough")
 		r.result()
 		h.mu.Lock()

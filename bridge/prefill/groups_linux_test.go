@@ -28,7 +28,7 @@ func newTwins(t *testing.T, change func(o *ServiceOptions)) *twins {
 	t.Helper()
 	var w twins
 	const grace = 3 * time.Second // longer than calls wait for their host
-	w.pair = newPair(t, session.Options{}, ServiceOptions{Name: "a", Group: &calls.Group{Name: "qwen", Members: 2}, grace: grace})
+	w.pair = newPair(t, session.Options{}, ServiceOptions{Name: "a", Group: &calls.Group{Name: "qwen", Members: 2, Leads: true}, grace: grace})
 	o := ServiceOptions{Name: "b", Group: &calls.Group{Name: "qwen", Member: 1, Members: 2}, grace: grace}
 	if change != nil {
 		change(&o)
@@ -127,7 +127,7 @@ func TestGroup(t *testing.T) {
 func TestGroupWithIDsInFrames(t *testing.T) {
 	const blocks = 64
 	w := new(twins)
-	p := newPair(t, session.Options{MaxMeta: 3500}, ServiceOptions{Name: "a", Group: &calls.Group{Name: "qwen", Members: 2}})
+	p := newPair(t, session.Options{MaxMeta: 3500}, ServiceOptions{Name: "a", Group: &calls.Group{Name: "qwen", Members: 2, Leads: true}})
 	q := p.another(ServiceOptions{Name: "b", Group: &calls.Group{Name: "qwen", Member: 1, Members: 2}})
 	w.pair, w.other = p, q
 	for rank, x := range []*pair{p, q} {
@@ -385,21 +385,13 @@ func TestCallsThatDoNotFitTheGroup(t *testing.T) {
 func TestAllWorkersOfAHost(t *testing.T) {
 	p := newPair(t, session.Options{}, ServiceOptions{})
 	connect(t, p.socket, helloOf(0, 2, 2))
-	told := func() (r Readiness) {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if n := len(p.ready); n > 0 {
-			r = p.ready[n-1]
-		}
-		return r
-	}
-	eventually(t, "one worker is seen", func() bool { return told().Workers == 1 })
-	if r := told(); r.Ready || r.Expected != 2 || p.count() != 0 {
+	eventually(t, "one worker is seen", func() bool { return p.lastReady().Workers == 1 })
+	if r := p.lastReady(); r.Ready || r.Expected != 2 || p.count() != 0 {
 		t.Errorf("%+v", r)
 	}
 	connect(t, p.socket, helloOf(1, 2, 2))
 	p.host()
-	if r := told(); !r.Ready || r.Workers != 2 {
+	if r := p.lastReady(); !r.Ready || r.Workers != 2 {
 		t.Errorf("%+v", r)
 	}
 }
@@ -411,6 +403,8 @@ func TestServicesThatCannotBe(t *testing.T) {
 		{Engine: &script{}, Open: open}, {Server: &Server{}, Open: open}, {Server: &Server{}, Engine: &script{}},
 		{Server: &Server{}, Engine: &script{}, Open: open, Group: &calls.Group{Name: "g", Members: 1}},
 		{Server: &Server{}, Open: open, Group: &calls.Group{Name: "g", Member: 2, Members: 2}},
+		{Server: &Server{}, Engine: &script{}, Open: open, Group: &calls.Group{Name: "g", Members: 2}},
+		{Server: &Server{}, Open: open, Group: &calls.Group{Name: "g", Member: 1, Members: 2, Leads: true}},
 	} {
 		if s, err := NewService(o); !errors.Is(err, ErrJob) {
 			t.Errorf("%+v: %v, %v", o, s, err)

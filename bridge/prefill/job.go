@@ -21,7 +21,7 @@ type job struct {
 	digest [sha256.Size]byte // of what was asked
 	opened chan struct{}     // closed when its transfer is open
 	read   chan struct{}     // closed when the engine has read the prompt
-	told   sync.Once         // closes read
+	once   sync.Once         // closes read
 	done   chan struct{}     // closed when result is there
 	result calls.Result
 	cancel context.CancelCauseFunc
@@ -30,7 +30,7 @@ type job struct {
 }
 
 // hasRead notes that the engine has read the prompt: here, or at another host of it.
-func (j *job) hasRead() { j.told.Do(func() { close(j.read) }) }
+func (j *job) hasRead() { j.once.Do(func() { close(j.read) }) }
 
 // digestOf tells calls apart.
 func digestOf(c *calls.Call) [sha256.Size]byte {
@@ -131,7 +131,7 @@ func (s *Service) try(ctx context.Context, c *calls.Call, j *job, began time.Tim
 	if err != nil {
 		return fault(calls.Declined, "%v", err)
 	}
-	switch here, expected := s.o.Server.present(); {
+	switch here, expected := s.o.Server.Present(); {
 	case here == 0:
 		return fault(calls.Failed, "no worker of the engine is connected: start it with the connector, and with this host's socket")
 	case here < expected:
@@ -191,7 +191,7 @@ func (s *Service) reading(c *calls.Call, j *job, missing bool) func(context.Cont
 
 // declines says why a call is none for this host; "" for one that is.
 func (s *Service) declines(c *calls.Call) string {
-	g := s.group()
+	g := s.o.Group
 	switch {
 	case g == nil && (c.Parts > 1 || c.Follows):
 		return fmt.Sprintf("this host is in no group, and was asked for part %d of %d", c.Part+1, c.Parts)

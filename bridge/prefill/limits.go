@@ -3,9 +3,8 @@ package prefill
 // RingBytes is the memory that a server with these options shares with its workers. The
 // error is ErrRing for sizes that cannot be.
 func (o Options) RingBytes() (int64, error) {
-	o.Socket = "-"
-	_, g, err := o.withDefaults()
-	if err != nil {
+	g := o.withDefaults().geometry()
+	if err := g.check(); err != nil {
 		return 0, err
 	}
 	return int64(g.size()), nil
@@ -13,17 +12,7 @@ func (o Options) RingBytes() (int64, error) {
 
 // Floor is the free memory in bytes below which a server with these options seals
 // transfers; negative: none.
-func (o Options) Floor() int64 {
-	if o.MemFloor == 0 {
-		return defaultMemFloor
-	}
-	return o.MemFloor
-}
+func (o Options) Floor() int64 { return o.withDefaults().MemFloor }
 
 // Available is the memory in bytes that this host has free, as its servers see it.
-func (o Options) Available() (int64, error) {
-	if o.MemInfo == "" {
-		o.MemInfo = "/proc/meminfo"
-	}
-	return memAvailable(o.MemInfo)
-}
+func (o Options) Available() (int64, error) { return memAvailable(o.withDefaults().MemInfo) }

@@ -17,12 +17,9 @@ import (
 // be used concurrently.
 type weights struct {
 	p      *Projection
-	mu     sync.Mutex // guards layers
+	facts  func() (*facts.Projection, error) // computed once, of all layers
+	mu     sync.Mutex                        // guards layers
 	layers map[int]kernels.LayerWeights
-
-	once   sync.Once // makes the two below
-	told   *facts.Projection
-	untold error
 }
 
 // newWeights returns nil for no projection.
@@ -30,7 +27,7 @@ func newWeights(p *Projection) *weights {
 	if p == nil || p.Weights == nil {
 		return nil
 	}
-	return &weights{p: p, layers: make(map[int]kernels.LayerWeights)}
+	return &weights{p: p, facts: sync.OnceValues(p.Facts), layers: make(map[int]kernels.LayerWeights)}
 }
 
 // fits reports whether the weights are for blocks of a spec.

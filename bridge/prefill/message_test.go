@@ -110,7 +110,7 @@ func examples() []example {
 		{"reclaim", typeReclaim, codeOK, 0, &reclaim{seqID(0x30), 1, 17, 3}, map[string]any{
 			"transfer": seqID(0x30).String(), "seq": 1, "slot": 17, "generation": 3,
 		}},
-		{"facts", typeFacts, codeOK, 0, &told{8123, factsForm, sha256.Sum256([]byte("facts"))}, map[string]any{
+		{"facts", typeFacts, codeOK, 0, &factsBody{8123, factsForm, sha256.Sum256([]byte("facts"))}, map[string]any{
 			"size": 8123, "form": 1, "sha256": fmt.Sprintf("%x", sha256.Sum256([]byte("facts"))),
 		}},
 	}

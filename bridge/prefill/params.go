@@ -118,6 +118,10 @@ const (
 	// maxSaid bounds what is repeated of an engine's error.
 	maxSaid = 300
 
+	// hashChunk is how many bytes of a weight tensor are hashed at a time: layers have
+	// tens of MB, and what is hashed fits into a cache.
+	hashChunk = 64 << 10
+
 	// queued is the messages that wait for one worker: the arrays of a model of 100
 	// layers are 900.
 	queued = 4096

@@ -30,11 +30,13 @@ func dtypeNumber(d safetensors.DType) uint8 {
 func (t *Transfer) attach(r *request) (begun, []array, code) {
 	spec := t.job.Layout.Spec()
 	layers, heads, c := t.bounds(r)
-	if c != codeOK {
-		return begun{}, nil, c
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if c != codeOK {
+		t.because(fmt.Sprintf("%s: what it has does not fit the plan: layers %d to %d, heads %d to %d (0 to 0: all), rows of %d bytes, dtype %d",
+			r.w.name(), r.w.Layers.First, r.w.Layers.End, r.w.Heads.First, r.w.Heads.End, r.begin.RowBytes, r.begin.DType))
+		return begun{}, nil, c
+	}
 	p := t.parts[r.w.Instance]
 	switch {
 	case t.over || t.failed != nil:

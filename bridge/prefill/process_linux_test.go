@@ -133,7 +133,7 @@ func TestKilledWorkerGivesItsLeasesBack(t *testing.T) {
 		t.Errorf("%v, %+v", r.err, res)
 	}
 	eventually(t, "the leases are free", func() bool { return h.Ring().InUse() == 0 })
-	eventually(t, "the worker is forgotten", func() bool { return h.Workers() == 0 })
+	eventually(t, "the worker is forgotten", func() bool { return h.count() == 0 })
 }
 
 // TestLeasesStayWithALivingProcess: a process that lost its connection may still
@@ -332,7 +332,7 @@ func comeBack(t *testing.T, closed bool) {
 	cm := c.filled(p, l, headRuns(1, arrays, 0, 1)...)
 	if closed {
 		c.conn.Close()
-		eventually(t, "the connection is gone", func() bool { return h.Workers() == 0 })
+		eventually(t, "the connection is gone", func() bool { return h.count() == 0 })
 	}
 	stranger := connect(t, h.socket, helloOf(0, 1, 1))
 	stranger.say(typeReclaim, 0, &reclaim{Transfer: p.id, Seq: 1, Slot: l.Slot, Generation: l.Generation})
@@ -340,10 +340,10 @@ func comeBack(t *testing.T, closed bool) {
 		t.Errorf("another process reclaimed the lease: %v", m.code)
 	}
 	stranger.close()
-	eventually(t, "the stranger is gone", func() bool { return h.Workers() < 2 && (!closed || h.Workers() == 0) })
+	eventually(t, "the stranger is gone", func() bool { return h.count() < 2 && (!closed || h.count() == 0) })
 	next := &client{tb: t}
 	must(t, next.open(h.socket, who, c.file))
-	if n := h.Workers(); n != 1 {
+	if n := h.count(); n != 1 {
 		t.Errorf("%d workers", n)
 	}
 	t.Cleanup(next.close)

@@ -226,25 +226,43 @@ func TestShareLayers(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	o, g, err := Options{Socket: "s"}.withDefaults()
-	must(t, err)
+	o := Options{}.withDefaults()
 	if o.LeaseWait != defaultLeaseWait || o.MemFloor != defaultMemFloor || o.MemInfo != "/proc/meminfo" || o.Reclaim != defaultReclaim ||
-		g != (geometry{defaultSlots, transport.DefaultSlot}) || o.waits.end != endWait {
-		t.Errorf("%+v %+v", o, g)
-	}
-	o, _, err = Options{Socket: "s", LeaseWait: -1, MemFloor: -1, Reclaim: -1}.withDefaults()
-	must(t, err)
-	if o.LeaseWait != 0 || o.MemFloor != -1 || o.Reclaim != -1 {
+		o.geometry() != (geometry{defaultSlots, transport.DefaultSlot}) || o.waits.end != endWait || o.Socket != "" {
 		t.Errorf("%+v", o)
 	}
-	if o, _, _ = (Options{Socket: "s", LeaseWait: time.Hour}).withDefaults(); o.LeaseWait != maxLeaseWait {
+	if o = (Options{LeaseWait: -1, MemFloor: -1, Reclaim: -1}).withDefaults(); o.LeaseWait != 0 || o.MemFloor != -1 || o.Reclaim != -1 {
 		t.Errorf("%+v", o)
 	}
-	if _, _, err := (Options{}).withDefaults(); !errors.Is(err, ErrJob) {
+	if o = (Options{LeaseWait: time.Hour}).withDefaults(); o.LeaseWait != maxLeaseWait {
+		t.Errorf("%+v", o)
+	}
+	for want, o := range map[error]Options{ErrJob: {}, ErrRing: {Socket: filepath.Join(t.TempDir(), "s"), Slots: 1}} {
+		if s, err := Listen(t.Context(), o); !errors.Is(err, want) {
+			t.Errorf("%+v: %v, %v", o, s, err)
+		}
+	}
+}
+
+// TestOptionsSay what a server would do, before there is one.
+func TestOptionsSay(t *testing.T) {
+	o := Options{}
+	if n, err := o.RingBytes(); err != nil || n != int64(geometry{defaultSlots, transport.DefaultSlot}.size()) {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	if _, err := (Options{Slots: 1}).RingBytes(); !errors.Is(err, ErrRing) {
 		t.Error(err)
 	}
-	if _, _, err := (Options{Socket: "s", Slots: 1}).withDefaults(); !errors.Is(err, ErrRing) {
+	if o.Floor() != defaultMemFloor || (Options{MemFloor: -1}).Floor() != -1 || (Options{MemFloor: 5}).Floor() != 5 {
+		t.Error("another floor than a server's")
+	}
+	o.MemInfo = filepath.Join(t.TempDir(), "meminfo")
+	if _, err := o.Available(); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
+	}
+	must(t, os.WriteFile(o.MemInfo, []byte("MemTotal: 9 kB\nMemAvailable:   3 kB\n"), 0o600))
+	if n, err := o.Available(); err != nil || n != 3<<10 {
+		t.Errorf("%d, %v", n, err)
 	}
 }
 

@@ -60,8 +60,8 @@ type Projection struct {
 	Workers  int // goroutines of the kernels; 0: GOMAXPROCS
 }
 
-// withDefaults fills o in and checks it.
-func (o Options) withDefaults() (Options, geometry, error) {
+// withDefaults fills o in.
+func (o Options) withDefaults() Options {
 	if o.Slots == 0 {
 		o.Slots = defaultSlots
 	}
@@ -82,12 +82,11 @@ func (o Options) withDefaults() (Options, geometry, error) {
 		o.Reclaim = defaultReclaim
 	}
 	o.waits = o.waits.withDefaults()
-	if o.Socket == "" {
-		return o, geometry{}, fmt.Errorf("%w: no path for the socket", ErrJob)
-	}
-	g := geometry{o.Slots, o.SlotSize}
-	return o, g, g.check()
+	return o
 }
+
+// geometry is how options that were filled in cut the ring.
+func (o Options) geometry() geometry { return geometry{o.Slots, o.SlotSize} }
 
 // Server shares a ring with the workers of this host's engine. All methods may be
 // called concurrently.
@@ -111,7 +110,7 @@ type Server struct {
 	transfers map[transport.ID]*Transfer
 	opened    chan struct{} // closed, and made anew, when a transfer is opened
 	workers   map[*worker]struct{}
-	onFacts   func()               // is told when a worker has said what it has loaded; nil: nobody
+	watcher   *func()              // called when a worker has said what it has loaded; nil: nobody watches
 	conns     int                  // connections, those that have not introduced themselves included
 	orphans   map[*holding]*worker // leases whose worker's connection ended; nil: before a restart
 	recovered map[transport.ID][]*holding
@@ -123,8 +122,12 @@ type Server struct {
 // only. Errors: ErrUnavailable, ErrInUse, ErrRing (sizes), ErrJob (no path), the
 // context's; another one says what the system refused.
 func Listen(ctx context.Context, o Options) (*Server, error) {
-	o, g, err := o.withDefaults()
-	if err != nil {
+	if o.Socket == "" {
+		return nil, fmt.Errorf("%w: no path for the socket", ErrJob)
+	}
+	o = o.withDefaults()
+	g := o.geometry()
+	if err := g.check(); err != nil {
 		return nil, err
 	}
 	l, stale, unlock, err := listenSocket(ctx, o.Socket)
@@ -171,16 +174,9 @@ func (s *Server) Recovered() []transport.ID {
 	return ids
 }
 
-// Workers is the number of workers that are connected.
-func (s *Server) Workers() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.workers)
-}
-
-// present is the workers that are connected, and how many workers of an engine there
-// are on this host, as they say.
-func (s *Server) present() (here, expected int) {
+// Present is how many workers are connected, and how many workers of the engine there are
+// on this host, as those say that are.
+func (s *Server) Present() (connected, expected int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for w := range s.workers {

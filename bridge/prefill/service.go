@@ -26,8 +26,8 @@ type ServiceOptions struct {
 	// Engine reads the prompts. Nil: another member of Group has it do that.
 	Engine Engine
 
-	// Group is the engine that this host has workers of, together with others. Its
-	// Leads is not looked at: who has the Engine leads. Nil: all workers are here.
+	// Group is the engine that this host has workers of, together with others. It
+	// leads where there is an Engine, and only there. Nil: all workers are here.
 	Group *calls.Group
 
 	// Open opens a transfer towards the decode host, as Keeper.Open does.
@@ -92,25 +92,30 @@ type Service struct {
 	wg   sync.WaitGroup
 
 	nudge  chan struct{} // capacity 1: the engine is to be looked at now
+	forgo  func()        // ends that the server nudges
 	text   *facts.Text   // what the engine makes of the probe text; of watch
 	textOf string        // with the tokenizer of this model
 
 	mu      sync.Mutex // guards the fields below
-	ready   Readiness
+	ready   sight
 	changed chan struct{} // closed, and made anew, when ready changes
 	jobs    map[transport.ID]*job
 	serving int // calls
 	closed  bool
 }
 
-// NewService returns a service that has begun to look at its engine. The caller
-// closes it, before the server. Error: ErrJob.
+// NewService returns a service that has begun to look at its engine, the only one of its
+// server until it is closed. The caller closes it, before the server. Errors: ErrJob;
+// ErrClosed, the server's.
 func NewService(o ServiceOptions) (*Service, error) {
 	if o.Server == nil || o.Engine == nil && o.Group == nil || o.Open == nil {
 		return nil, fmt.Errorf("%w: a service needs a server, an engine or a group, and a way to the decode host", ErrJob)
 	}
 	if _, err := (calls.Host{Group: o.Group}).Encode(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrJob, err)
+	}
+	if leads := o.Engine != nil; o.Group != nil && o.Group.Leads != leads {
+		return nil, fmt.Errorf("%w: the one of group %s that has the engine leads: this one has it: %t, leads: %t", ErrJob, o.Group.Name, leads, o.Group.Leads)
 	}
 	if o.OnReady == nil {
 		o.OnReady = func(Readiness) {}
@@ -128,10 +133,11 @@ func NewService(o ServiceOptions) (*Service, error) {
 		o.grace = callGrace
 	}
 	s := &Service{o: o, nudge: make(chan struct{}, 1), changed: make(chan struct{}), jobs: make(map[transport.ID]*job)}
+	var err error
+	if s.forgo, err = o.Server.watch(func() { signal(s.nudge) }); err != nil {
+		return nil, err
+	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
-	o.Server.mu.Lock()
-	o.Server.onFacts = func() { signal(s.nudge) }
-	o.Server.mu.Unlock()
 	s.wg.Go(s.watch)
 	return s, nil
 }
@@ -142,6 +148,7 @@ func (s *Service) Close() error {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
+	s.forgo()
 	s.stop()
 	s.wg.Wait()
 	return nil
@@ -174,11 +181,17 @@ func (s *Service) Serve(ctx context.Context, conn transport.Conn) error {
 	}
 }
 
+// sight is what was found out, and what of it is announced.
+type sight struct {
+	Readiness
+	host calls.Host
+}
+
 // watch looks at the engine until Close.
 func (s *Service) watch() {
 	failures := 0
 	for first := true; ; {
-		r, told := s.look()
+		r, settled := s.look()
 		if r.Err != nil {
 			failures++
 		} else {
@@ -186,13 +199,13 @@ func (s *Service) watch() {
 		}
 		pause := s.o.probe
 		switch {
-		case !told: // who is new says in a moment what it has loaded
-			pause = s.o.Server.o.waits.facts
+		case !settled: // who is new says in a moment what it has loaded
+			pause = s.o.Server.settles()
 		case r.Err == nil || first || failures >= probeTries:
 			s.settle(r, first)
 			first = false
 		}
-		if r.Ready && told {
+		if r.Ready && settled {
 			pause *= probeRarely
 		}
 		t := time.NewTimer(pause)
@@ -207,42 +220,64 @@ func (s *Service) watch() {
 	}
 }
 
-// look finds out what can be done now. told is false while a worker is so new that it
+// look finds out what can be done now. settled is false while a worker is so new that it
 // has not said what it has loaded.
-func (s *Service) look() (r Readiness, told bool) {
+func (s *Service) look() (r sight, settled bool) {
 	ctx, cancel := context.WithTimeout(s.ctx, probeWait)
 	defer cancel()
-	r.Workers, r.Expected = s.o.Server.present()
-	all := r.Workers > 0 && r.Workers >= r.Expected
-	doc, told := s.o.Server.facts()
-	if s.o.Engine == nil {
-		r.Ready, r.Models = all, s.names()
-		r.Facts = encodeFacts(doc)
-		r.Models = r.Models[:min(len(r.Models), calls.MaxModels)]
-		return r, told
-	}
-	if r.Served, r.Err = s.o.Engine.Models(ctx); r.Err != nil || r.Workers == 0 {
-		return r, told
-	}
-	for _, id := range r.Served {
-		if s.o.Models[id] == "" {
-			r.Models = append(r.Models, id)
+	r.Workers, r.Expected = s.o.Server.Present()
+	loaded, settled := s.o.Server.Loaded()
+	var text *facts.Text
+	if s.o.Engine != nil {
+		if r.Served, r.Err = s.o.Engine.Models(ctx); r.Err != nil || r.Workers == 0 {
+			return r, settled
+		}
+		if loaded != nil && loaded.Text == nil {
+			text = s.probeText(ctx, r.Served)
 		}
 	}
-	for id, engine := range s.o.Models {
-		if slices.Contains(r.Served, engine) {
-			r.Models = append(r.Models, id)
+	r.host = s.o.Host(r.Served, loaded, text)
+	r.Models, r.Facts = r.host.Models, r.host.Facts
+	r.Ready = r.Workers > 0 && r.Workers >= r.Expected && (s.o.Engine == nil || len(r.Models) > 0)
+	return r, settled
+}
+
+// Host is what a service with these options announces, of which only Engine (whether there
+// is one), Group, Models and Name are looked at: served are the ids that Engine.Models
+// returned, loaded is what Server.Loaded did, and text what ProbeText did; the latter two may
+// be nil. Who wants to know what a decode host would make of it encodes it for a transfer of
+// kind calls.KindProbe.
+func (o ServiceOptions) Host(served []string, loaded *facts.Facts, text *facts.Text) calls.Host {
+	h := calls.Host{Name: o.Name, Group: o.Group, Models: o.ids(served)}
+	if loaded != nil {
+		doc := *loaded
+		if doc.Text == nil {
+			doc.Text = text
+		}
+		h.Facts = encodeFacts(&doc)
+	}
+	return h
+}
+
+// ids are the decoder's ids of what can be read, in order and as many as may be
+// announced.
+func (o ServiceOptions) ids(served []string) (ids []string) {
+	for _, id := range served {
+		if o.Models[id] == "" {
+			ids = append(ids, id)
 		}
 	}
-	slices.Sort(r.Models)
-	r.Models = r.Models[:min(len(r.Models), calls.MaxModels)]
-	r.Ready = all && len(r.Models) > 0
-	r.Facts = encodeFacts(s.describe(ctx, doc, r.Served))
-	return r, told
+	for id, engine := range o.Models {
+		if o.Engine == nil || slices.Contains(served, engine) {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids[:min(len(ids), calls.MaxModels)]
 }
 
 // settle takes a new readiness and tells of it where it changed.
-func (s *Service) settle(r Readiness, first bool) {
+func (s *Service) settle(r sight, first bool) {
 	s.mu.Lock()
 	same := slices.Equal(r.Models, s.ready.Models) && bytes.Equal(r.Facts, s.ready.Facts) && r.Ready == s.ready.Ready && (r.Err == nil) == (s.ready.Err == nil) &&
 		(r.Ready || r.Workers == s.ready.Workers && r.Expected == s.ready.Expected)
@@ -253,12 +288,12 @@ func (s *Service) settle(r Readiness, first bool) {
 	}
 	s.mu.Unlock()
 	if (!same || first) && s.ctx.Err() == nil {
-		s.o.OnReady(r)
+		s.o.OnReady(r.Readiness)
 	}
 }
 
 // state is what can be done now, and a channel that is closed when that changes.
-func (s *Service) state() (Readiness, <-chan struct{}) {
+func (s *Service) state() (sight, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ready, s.changed
@@ -285,7 +320,7 @@ func (s *Service) announce(ctx context.Context, conn transport.Conn) {
 		r, changed := s.state()
 		var again <-chan time.Time
 		if r.Ready {
-			err := s.announced(ctx, conn, r, changed)
+			err := s.announced(ctx, conn, r.host, changed)
 			if err == nil {
 				continue
 			}
@@ -302,10 +337,10 @@ func (s *Service) announce(ctx context.Context, conn transport.Conn) {
 	}
 }
 
-// announced keeps an announcement until the readiness changes or the context ends.
+// announced keeps an announcement until what can be done changes or the context ends.
 // Its error says why the decode host did not take it, or not for so long.
-func (s *Service) announced(ctx context.Context, conn transport.Conn, r Readiness, changed <-chan struct{}) error {
-	meta, err := calls.Host{Name: s.o.Name, Models: r.Models, Group: s.group(), Facts: r.Facts}.Encode()
+func (s *Service) announced(ctx context.Context, conn transport.Conn, host calls.Host, changed <-chan struct{}) error {
+	meta, err := host.Encode()
 	if err != nil {
 		return err
 	}
@@ -330,16 +365,6 @@ func (s *Service) announced(ctx context.Context, conn transport.Conn, r Readines
 	out.Cancel("calls are not taken any more")
 	<-ended //nolint:errcheck // it says that
 	return nil
-}
-
-// group is what is said of the group; nil without one.
-func (s *Service) group() *calls.Group {
-	if s.o.Group == nil {
-		return nil
-	}
-	g := *s.o.Group
-	g.Leads = s.o.Engine != nil
-	return &g
 }
 
 // names returns the decoder's ids of Models, for messages.

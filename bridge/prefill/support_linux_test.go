@@ -220,6 +220,12 @@ func newHost(tb testing.TB, d *decoder, o Options) *host {
 	return h
 }
 
+// count is how many workers are connected.
+func (h *host) count() int {
+	n, _ := h.Present()
+	return n
+}
+
 // dial connects to the decoder with the host's ring.
 func (h *host) dial(o session.Options) transport.Conn {
 	h.tb.Helper()

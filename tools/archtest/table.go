@@ -97,6 +97,7 @@ func productImports() map[string]Imports {
 			Tests:    []string{"kernels/safetensors"},
 			NoStd:    sockets(),
 		},
+		"kernels/verify": {Internal: []string{"kernels", "kernels/cuda", "kernels/safetensors"}, NoStd: sockets()},
 		"bridge/omlx": {
 			Internal: []string{"kernels", "kernels/safetensors"},
 			Modules:  map[string]string{unix: sysWhy},
@@ -114,9 +115,10 @@ func productImports() map[string]Imports {
 		"bridge/omlx/plugin": {Internal: []string{"bridge/facts", "bridge/omlx", "kernels/safetensors"}, NoStd: sockets()},
 		"bridge/front": {
 			Internal: []string{"transport", "bridge/facts", "bridge/omlx", "bridge/omlx/plugin", "bridge/prefill/calls"},
+			Modules:  map[string]string{semaphore: syncWhy},
 			Tests:    []string{"transport/mem"},
 		},
-		"bridge/prefill/calls": {Internal: []string{"transport"}, NoStd: sockets()},
+		"bridge/prefill/calls": {Internal: []string{"transport", "bridge/facts"}, NoStd: sockets()},
 		"bridge/prefill": {
 			Internal: []string{"transport", "bridge", "bridge/facts", "bridge/omlx", "bridge/prefill/calls", "kernels", "kernels/safetensors"},
 			Modules:  map[string]string{unix: sysWhy, xxh3: "records in shared memory carry a sum"},
@@ -136,7 +138,7 @@ func toolImports() map[string]Imports {
 		"tools/pdlink": {
 			Internal: []string{
 				"transport", "transport/wire", "transport/session", "transport/mem", "tcp", "rdma",
-				"bridge", "bridge/omlx", "bridge/replay", "kernels", "kernels/safetensors", "transport/keys", "transport/failover",
+				"bridge", "bridge/omlx", "bridge/replay", "kernels", "kernels/cuda", "kernels/safetensors", "kernels/verify", "transport/keys", "transport/failover",
 				"bridge/facts", "bridge/front", "bridge/omlx/plugin", "bridge/prefill", "bridge/prefill/calls", "tools/linkkeys",
 				"tools/cmdline", "tools/services",
 			},

@@ -1,15 +1,19 @@
 package calls
 
-// The kinds of the two transfers.
+// The kinds of the transfers.
 const (
 	// KindHost is opened by a prefill host and stays open while it takes calls.
 	KindHost = "pdlink/host"
 
 	// KindCall is opened by the decode host.
 	KindCall = "pdlink/engine"
+
+	// KindProbe is opened by a prefill host that wants to know what the decode host
+	// makes of it, without being taken for an engine.
+	KindProbe = "pdlink/probe"
 )
 
-// Version is the version of both that this package speaks.
+// Version is the version of all of them that this package speaks.
 const Version = 1
 
 // Limits on what the other end says, each with its reason.
@@ -26,15 +30,20 @@ const (
 	maxName = 1 << 10
 
 	// maxText bounds a host's description in bytes: names of a usual length, and facts;
-	// and a result: some hundred for each of 64 workers.
+	// a result: some hundred for each of 64 workers; and an opinion, which is cut to it.
 	maxText = 64 << 10
-
-	// maxFacts bounds what a host says of its model, as package facts does.
-	maxFacts = 32 << 10
 
 	// maxWorkers bounds the workers of a result, as the engine socket does.
 	maxWorkers = 64
 
 	// maxReason bounds a text for people in bytes.
 	maxReason = 1 << 10
+
+	// leastReason is how short the reasons of an opinion may be cut in bytes: what
+	// differs stands in front, and those of MaxModels models fit even where JSON takes
+	// six bytes for each.
+	leastReason = 16
+
+	// maxFindings bounds the findings of a model that travel: people read the first.
+	maxFindings = 8
 )

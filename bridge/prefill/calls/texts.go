@@ -6,6 +6,7 @@ import (
 	"strings"
 	"unicode"
 
+	"pdlink/bridge/facts"
 	"pdlink/transport"
 )
 
@@ -16,7 +17,7 @@ type Host struct {
 	Models  []string `json:"models"` // the decoder's ids of the models that it reads prompts for
 
 	// Facts is what the engine has loaded, as far as this host's workers have it: a
-	// document of package facts, at most 32 KiB; nil: it is not told.
+	// document of package facts, at most facts.MaxSize bytes; nil: it is not told.
 	Facts json.RawMessage `json:"facts,omitempty"`
 
 	// Group is the engine that this host is a part of, with others; nil: it has one of
@@ -71,8 +72,8 @@ func (h *Host) check() error {
 			return fmt.Errorf("%w: a host with a model whose id is %q: it has to be printable", ErrCall, m)
 		}
 	}
-	if len(h.Facts) > maxFacts {
-		return fmt.Errorf("%w: a host whose facts have %d bytes, limit %d", ErrCall, len(h.Facts), maxFacts)
+	if len(h.Facts) > facts.MaxSize {
+		return fmt.Errorf("%w: a host whose facts have %d bytes, limit %d", ErrCall, len(h.Facts), facts.MaxSize)
 	}
 	if h.Group != nil {
 		return h.Group.check()
