@@ -1,4 +1,4 @@
-// Measures libpdproj on the device it runs on: bench [speed|kv|small|alone|all|soak MINUTES].
+// Measures libpdproj on the device it runs on: bench [speed|cost|kv|small|alone|all|soak MINUTES].
 // Printed are medians of interleaved runs in one process.
 #include "bench.cuh"
 
@@ -178,6 +178,12 @@ void Floor::run(int rows, bool pinned, cudaStream_t s) {
 	}
 }
 
+std::vector<int> all_ratios() {
+	std::vector<int> v;
+	for (int i = 0; i < layers; i++) v.push_back(ratio_of(i));
+	return v;
+}
+
 namespace {
 
 struct Timer {
@@ -205,12 +211,6 @@ uint64_t project_all(const Model &m, const Slots &slots, pdproj_request *r, cons
 		CHECK(pdproj_project(m.h, r, (int)i, x, n, first, slots.dst[i].data(), (n + block - 1) / block, nullptr, 0, nullptr, &ticket, s, &err));
 	}
 	return ticket;
-}
-
-std::vector<int> all_ratios() {
-	std::vector<int> v;
-	for (int i = 0; i < layers; i++) v.push_back(ratio_of(i));
-	return v;
 }
 
 // Time of the calls, until the results are in the slots, and what a call costs the host.
@@ -354,6 +354,7 @@ int main(int argc, char **argv) {
 	CHECK(pdproj_query(0, &f, &err));
 	printf("%s, %d multiprocessors, driver %d, runtime %d\n", f.name, f.processors, f.driver, f.runtime);
 	if (all || !strcmp(what, "speed")) bench::speed();
+	if (all || !strcmp(what, "cost")) bench::host_cost();
 	if (all || !strcmp(what, "kv")) bench::measure_kv();
 	if (all || !strcmp(what, "small")) bench::small_cases();
 	if (all || !strcmp(what, "alone")) bench::kernels_alone();

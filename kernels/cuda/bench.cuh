@@ -81,6 +81,9 @@ private:
 	std::vector<Plan> plans_;
 };
 
+std::vector<int> all_ratios();
+
+void host_cost();
 void measure_kv();
 void soak(double minutes);
 void small_cases();

@@ -3,7 +3,55 @@
 
 #include <string.h>
 
+#include <algorithm>
+
 namespace bench {
+
+// What a layer's call costs the host, with results to each block's own place or packed
+// into slots as the engine's connector does, prepared or not; and until all has landed.
+void host_cost() {
+	pdproj_error err = {};
+	const int most = 8192;
+	cudaStream_t s;
+	CHECK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+	uint16_t *x = random_rows((size_t)most * hidden, 1, 0, 9);
+	for (unsigned flags : {0u, (unsigned)PDPROJ_PACKED}) {
+		Model m = make_model(all_ratios(), most, 4, flags);
+		for (int n : {2048, most}) {
+			const int blocks = n / block;
+			Slots slots = make_slots(m, blocks);
+			int64_t at = 0;
+			for (int i = 0; i < layers && flags; at += m.span[i++] * blocks) {
+				for (int b = 0; b < blocks; b++) slots.dst[i][b] = slots.at + at + b * m.span[i];
+			}
+			for (bool prepared : {false, true}) {
+				for (int i = 0; i < layers && prepared; i++) CHECK(pdproj_prepare(m.h, i, x, n, 0, &err));
+				std::vector<double> host, landed;
+				for (int round = 0; round < 35; round++) {
+					pdproj_request *r;
+					CHECK(pdproj_request_create(m.h, &r, &err));
+					uint64_t ticket = 0;
+					CHECK(cudaStreamSynchronize(s));
+					const double begin = now_us();
+					for (int i = 0; i < layers; i++) {
+						CHECK(pdproj_project(m.h, r, i, x, n, 0, slots.dst[i].data(), blocks, nullptr, 0, nullptr, &ticket, s, &err));
+					}
+					const double enqueued = now_us();
+					CHECK(pdproj_wait(m.h, ticket, &err));
+					if (round >= 5) host.push_back((enqueued - begin) / layers), landed.push_back((now_us() - begin) / 1e3);
+					pdproj_request_free(m.h, r);
+				}
+				std::sort(host.begin(), host.end());
+				printf("cost, %s, %d tokens, %s: %.2f us a call (quartiles %.2f to %.2f, best %.2f), landed %.3f ms\n", flags ? "packed" : "placed", n,
+					prepared ? "prepared" : "one by one", median(host), host[host.size() / 4], host[host.size() * 3 / 4], host[0], median(landed));
+			}
+			free_slots(&slots);
+		}
+		free_model(&m);
+	}
+	CHECK(cudaFree(x));
+	CHECK(cudaStreamDestroy(s));
+}
 
 // Keys and values of a usual model: 8 heads of 128, pages of 16 tokens, against the
 // plain copy of as many bytes to pinned memory.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds libpdproj.so and its programs: build.sh OUT [lib|arm64|bench|table|check|all]
+# Builds libpdproj.so and its programs: build.sh OUT [lib|arm64|bench|table|check|ring|all]
 #
 # nvcc comes from NVCC or PATH; else, or where NVCC=pypi, the compiler that PyPI ships is installed into OUT/nvcc (any
 # machine with python, no GPU needed). OUT also gets ptxas.log, from which `check` compares registers and
@@ -125,6 +125,12 @@ bench() {
 		-L"$out" -lpdproj -Xlinker -rpath='$ORIGIN' -ldl -lpthread -lrt
 }
 
+# The order of staging, copies and tickets, against a simulated device on this processor.
+ring() {
+	"$nvcc" -O1 -std=c++17 -cudart none "${include[@]}" -Xcompiler -Wall,-Wextra -x c++ -o "$out/ring_check" "$here/ring.cu" "$here/ring_check.cu" -lpthread
+	"$out/ring_check"
+}
+
 # Kernel, architecture, registers, spilled bytes.
 measured() {
 	awk '
@@ -153,7 +159,8 @@ lib) lib ;;
 arm64) arm64 ;;
 bench) lib; bench ;;
 check) lib; check ;;
+ring) ring ;;
 table) lib; measured >"$here/registers.txt" ;;
-all) lib; check; bench; arm64 ;;
+all) ring; lib; check; bench; arm64 ;;
 *) echo "build.sh: unknown part $what" >&2; exit 1 ;;
 esac

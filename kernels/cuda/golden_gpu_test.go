@@ -55,6 +55,7 @@ func TestGolden(t *testing.T) {
 				identical(t, fmt.Sprintf("%s layer %d cut %v", name, i, cuts), cut.arrays, whole.arrays)
 			}
 			resume(t, dev, g, c.BlockSize, i, x, whole.arrays)
+			enter(t, dev, g, c.BlockSize, i, x, whole.arrays)
 		}
 		for _, f := range []interface{ Close() error }{dev, ref, capture, w} {
 			closeIt(t, f)
@@ -86,6 +87,34 @@ func resume(t *testing.T, dev Projector, g kernels.Geometry, block, layer int, x
 			}
 		}
 		identical(t, fmt.Sprintf("layer %d resumed at %d", layer, pos), rest.arrays, want)
+	}
+}
+
+// enter puts a layer at each boundary without the window before, as behind a prefix
+// that the decoder holds: from the next boundary on everything is the unbroken run's.
+func enter(t *testing.T, dev Projector, g kernels.Geometry, block, layer int, x []uint16, whole map[string][]uint16) {
+	t.Helper()
+	for pos := block; pos+block < len(x)/g.Hidden; pos += block {
+		q := request(t, dev)
+		must(t, q.Seed(layer, pos, kernels.State{Win: whole[fmt.Sprint("win@", pos)], WithoutPrevious: true}))
+		var rest sequence
+		rest.feed(t, q, layer, g.Hidden, x[pos*g.Hidden:], 333)
+		must(t, q.Close())
+		want := map[string][]uint16{}
+		for name := range rest.arrays {
+			want[name] = whole[name]
+		}
+		if r := g.Ratios[layer]; r > 0 {
+			cut := func(name string, dim int) {
+				rest.arrays[name] = rest.arrays[name][block/r*dim:]
+				want[name] = whole[name][(pos+block)/r*dim:]
+			}
+			cut("pooled", g.HeadDim)
+			if r == 4 {
+				cut("idx_pooled", g.IndexDim)
+			}
+		}
+		identical(t, fmt.Sprintf("layer %d entered at %d", layer, pos), rest.arrays, want)
 	}
 }
 

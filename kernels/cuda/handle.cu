@@ -227,9 +227,9 @@ int fill(const pdproj_config *c, pdproj *h, pdproj_error *err) {
 		if ((uint64_t)h->layer[i].span > span) span = h->layer[i].span;
 	}
 	const uint64_t call = (span + 255) / 256 * 256 * ((uint64_t)c->max_tokens / c->block_tokens + 2);
-	const uint64_t staging = c->staging > 2 * call ? c->staging : (c->staging ? 2 : 4) * call;
+	const uint64_t staging = c->staging > 2 * call ? c->staging : (c->staging ? 2 : 3 * copies_together) * call;
 	if (const char *why = open_blas(&h->blas, c->cublaslt)) return fail(err, PDPROJ_ELIB, "%s", why);
-	int code = open_ring(&h->ring, staging, direct, err);
+	int code = open_ring(&h->ring, staging, direct, copies_together, err);
 	if (!code) code = take_weights(c, h, err);
 	if (!code) code = take_carries(c, h, err);
 	if (!code) code = take_workspace(c, h, err);

@@ -98,7 +98,7 @@ int pdproj_kv_create(int32_t device, uint64_t staging, uint32_t flags, pdproj_kv
 	h->device = device;
 	On on(device);
 	const bool direct = flags & PDPROJ_DIRECT || (facts.integrated && !(flags & PDPROJ_STAGED));
-	const int code = open_ring(&h->ring, staging ? staging : 64u << 20, direct, err);
+	const int code = open_ring(&h->ring, staging ? staging : 64u << 20, direct, 1, err);
 	if (code) {
 		pthread_mutex_destroy(&h->lock);
 		free(h);

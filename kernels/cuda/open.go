@@ -62,6 +62,8 @@ type Options struct {
 	WithPre bool
 	// Workers of the reference, as in kernels.NewLayer.
 	Workers int
+	// Numerics of the reference; a GPU has kernels.MLXMetal's, whatever this says.
+	Numerics kernels.Numerics
 }
 
 const (

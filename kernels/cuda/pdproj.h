@@ -100,7 +100,7 @@ typedef struct pdproj_config {
 	double norm_eps, rope_theta, compress_rope_theta;
 	/* yarn_factor 0 means no scaling of compress_rope_theta's frequencies. */
 	double yarn_factor, yarn_original, yarn_beta_fast, yarn_beta_slow;
-	uint64_t staging;     /* bytes of device staging; 0: four calls of max_tokens */
+	uint64_t staging;     /* bytes of device staging; 0: twelve calls of max_tokens */
 	const char *cublaslt; /* path of cuBLASLt, or NULL: what is loaded, then the usual names */
 } pdproj_config;
 
@@ -171,7 +171,9 @@ PDPROJ_API int pdproj_seed(pdproj *h, pdproj_request *r, int32_t layer, int64_t 
  * pieces, if not NULL, has room for most entries and receives what the call
  * completed; *count how many. All of them are in place when the ticket is done,
  * see pdproj_done. Pieces of one call come in ascending order of block, then offset.
- * The number is at most PDPROJ_ARRAYS for each block. */
+ * The number is at most PDPROJ_ARRAYS for each block.
+ * The pieces of up to four calls leave together: when the last of them is made, or when
+ * somebody asks for the ticket of one, which is never later than he needs it. */
 PDPROJ_API int pdproj_project(pdproj *h, pdproj_request *r, int32_t layer, const void *x, int32_t n, int64_t first,
 	void *const *dst, int32_t dsts, pdproj_piece *pieces, int32_t most, int32_t *count, uint64_t *ticket, void *stream,
 	pdproj_error *err);
@@ -183,7 +185,7 @@ PDPROJ_API int pdproj_project(pdproj *h, pdproj_request *r, int32_t layer, const
 PDPROJ_API int pdproj_prepare(pdproj *h, int32_t layer, const void *x, int32_t n, int64_t first, pdproj_error *err);
 
 /* 1 when the pieces of that ticket and all earlier ones are in place, 0 when not
- * yet, negative error code on failure. Does not wait. */
+ * yet, negative error code on failure. Does not wait, but sends on what waits to leave. */
 PDPROJ_API int pdproj_done(pdproj *h, uint64_t ticket, pdproj_error *err);
 PDPROJ_API int pdproj_wait(pdproj *h, uint64_t ticket, pdproj_error *err);
 

@@ -30,7 +30,7 @@ func openReference(g kernels.Geometry, w Weights, blockTokens int, o Options, wh
 			return nil, fmt.Errorf("read weights of layer %d: %w", i, err)
 		}
 		// Built once to see that it can be.
-		if _, err := kernels.NewLayer(g, i, lw, kernels.MLXMetal, blockTokens, o.Workers); err != nil {
+		if _, err := kernels.NewLayer(g, i, lw, o.Numerics, blockTokens, o.Workers); err != nil {
 			return nil, err
 		}
 		r.weights[i] = lw
@@ -84,7 +84,7 @@ func (q *referenceRequest) layer(i int) (*kernels.Layer, error) {
 	if !ok {
 		return nil, fmt.Errorf("%w: layer %d is not one of %v", kernels.ErrGeometry, i, q.owner.o.Layers)
 	}
-	l, err := kernels.NewLayer(q.owner.g, i, w, kernels.MLXMetal, q.owner.block, q.owner.o.Workers)
+	l, err := kernels.NewLayer(q.owner.g, i, w, q.owner.o.Numerics, q.owner.block, q.owner.o.Workers)
 	if err != nil {
 		return nil, err
 	}

@@ -33,61 +33,6 @@ int fail_cuda(pdproj_error *err, cudaError_t e, const char *what) {
 	return fail(err, code, "%s: %s", what, cudaGetErrorString(e));
 }
 
-int open_ring(Ring *r, uint64_t staging, bool direct, pdproj_error *err) {
-	memset(r, 0, sizeof *r);
-	cudaError_t e = cudaEventCreateWithFlags(&r->produced, cudaEventDisableTiming);
-	for (unsigned i = 0; i < tickets && !e; i++) {
-		e = cudaEventCreateWithFlags(&r->done[i], cudaEventDisableTiming | cudaEventBlockingSync);
-	}
-	if (!e && !direct) {
-		r->size = staging;
-		e = cudaMalloc(&r->memory, staging);
-		if (!e) e = cudaStreamCreateWithFlags(&r->copies, cudaStreamNonBlocking);
-	}
-	if (!e) return PDPROJ_OK;
-	close_ring(r);
-	return fail_cuda(err, e, "take staging memory");
-}
-
-void close_ring(Ring *r) {
-	if (r->copies) {
-		cudaStreamSynchronize(r->copies);
-		cudaStreamDestroy(r->copies);
-	}
-	if (r->memory) cudaFree(r->memory);
-	for (unsigned i = 0; i < tickets; i++) {
-		if (r->done[i]) cudaEventDestroy(r->done[i]);
-	}
-	if (r->produced) cudaEventDestroy(r->produced);
-	memset(r, 0, sizeof *r);
-}
-
-cudaError_t follow(Ring *r, cudaStream_t stream) {
-	const bool other = r->used && r->stream != stream;
-	r->used = true;
-	r->stream = stream;
-	return other ? cudaStreamWaitEvent(stream, r->produced, 0) : cudaSuccess;
-}
-
-cudaError_t take(Ring *r, uint64_t bytes, cudaStream_t stream, uint8_t **out) {
-	*out = r->memory;
-	if (bytes == 0) return cudaSuccess;
-	uint64_t begin = (r->head + 255) / 256 * 256;
-	if (begin % r->size + bytes > r->size) begin = (begin / r->size + 1) * r->size;
-	r->head = begin + bytes;
-	r->begin = begin;
-	*out = r->memory + begin % r->size;
-	// Calls begin in order, and so do their copies: the newest one that began where
-	// this one ends, a lap ago, stands for all before it. One whose event was used again
-	// is stood for by the oldest that is left.
-	uint64_t last = r->reused;
-	while (last < r->issued && (last + 1 + tickets <= r->issued || r->begins[(last + 1) % tickets] + r->size < r->head)) last++;
-	if (last == r->reused) return cudaSuccess;
-	r->reused = last;
-	if (last + tickets <= r->issued) last = r->issued + 1 - tickets;
-	return cudaStreamWaitEvent(stream, r->done[last % tickets], 0);
-}
-
 namespace {
 
 // Ranges that follow each other at both ends become one.
@@ -125,21 +70,111 @@ cudaError_t copy(const Range *v, int n, cudaStream_t stream) {
 	return cudaSuccess;
 }
 
+// Enqueues the copies that wait, and more behind them, for all calls up to that ticket.
+cudaError_t send(Ring *r, uint64_t ticket, const Range *more, int n) {
+	cudaError_t e = cudaStreamWaitEvent(r->copies, r->produced, 0);
+	if (!e) e = copy(r->waiting, r->waitings, r->copies);
+	if (!e) e = copy(more, n, r->copies);
+	if (!e) e = cudaEventRecord(r->done[ticket % tickets], r->copies);
+	if (e) return e;
+	for (uint64_t t = r->copied + 1; t <= ticket; t++) r->by[t % tickets] = ticket;
+	r->copied = ticket;
+	r->waitings = 0, r->waiting_bytes = 0;
+	return cudaSuccess;
+}
+
+// Sees to it that the copies of a ticket are enqueued, and returns the ticket whose
+// event stands for it: one that is too old has an older one's successor.
+cudaError_t sent(Ring *r, uint64_t ticket, uint64_t *by) {
+	if (ticket > r->copied) {
+		const cudaError_t e = send(r, r->issued, nullptr, 0);
+		if (e) return e;
+	}
+	*by = r->by[(ticket + tickets <= r->issued ? r->issued + 1 - tickets : ticket) % tickets];
+	return cudaSuccess;
+}
+
 } // namespace
+
+int open_ring(Ring *r, uint64_t staging, bool direct, int together, pdproj_error *err) {
+	memset(r, 0, sizeof *r);
+	r->together = together;
+	cudaError_t e = cudaEventCreateWithFlags(&r->produced, cudaEventDisableTiming);
+	for (unsigned i = 0; i < tickets && !e; i++) {
+		e = cudaEventCreateWithFlags(&r->done[i], cudaEventDisableTiming | cudaEventBlockingSync);
+	}
+	if (!e && !direct) {
+		r->size = staging;
+		e = cudaMalloc(&r->memory, staging);
+		if (!e) e = cudaStreamCreateWithFlags(&r->copies, cudaStreamNonBlocking);
+	}
+	if (!e) return PDPROJ_OK;
+	close_ring(r);
+	return fail_cuda(err, e, "take staging memory");
+}
+
+void close_ring(Ring *r) {
+	if (r->copies) {
+		if (r->waitings) send(r, r->issued, nullptr, 0);
+		cudaStreamSynchronize(r->copies);
+		cudaStreamDestroy(r->copies);
+	}
+	if (r->memory) cudaFree(r->memory);
+	for (unsigned i = 0; i < tickets; i++) {
+		if (r->done[i]) cudaEventDestroy(r->done[i]);
+	}
+	if (r->produced) cudaEventDestroy(r->produced);
+	memset(r, 0, sizeof *r);
+}
+
+cudaError_t follow(Ring *r, cudaStream_t stream) {
+	const bool other = r->used && r->stream != stream;
+	r->used = true;
+	r->stream = stream;
+	return other ? cudaStreamWaitEvent(stream, r->produced, 0) : cudaSuccess;
+}
+
+cudaError_t take(Ring *r, uint64_t bytes, cudaStream_t stream, uint8_t **out) {
+	*out = r->memory;
+	if (bytes == 0) return cudaSuccess;
+	uint64_t begin = (r->head + 255) / 256 * 256;
+	if (begin % r->size + bytes > r->size) begin = (begin / r->size + 1) * r->size;
+	r->head = begin + bytes;
+	r->begin = begin;
+	*out = r->memory + begin % r->size;
+	// Calls begin in order, and so do their copies: the newest one that began where
+	// this one ends, a lap ago, stands for all before it. One whose event was used again
+	// is stood for by the oldest that is left.
+	uint64_t last = r->reused;
+	while (last < r->issued && (last + 1 + tickets <= r->issued || r->begins[(last + 1) % tickets] + r->size < r->head)) last++;
+	if (last == r->reused) return cudaSuccess;
+	uint64_t by;
+	const cudaError_t e = sent(r, last, &by);
+	if (e) return e;
+	r->reused = by;
+	return cudaStreamWaitEvent(stream, r->done[by % tickets], 0);
+}
 
 cudaError_t finish(Ring *r, Range *ranges, int n, cudaStream_t stream, uint64_t *ticket) {
 	cudaError_t e = cudaEventRecord(r->produced, stream);
-	cudaStream_t last = stream;
-	if (!e && r->copies) {
-		last = r->copies;
-		e = cudaStreamWaitEvent(last, r->produced, 0);
-		if (!e) e = copy(ranges, join(ranges, n), last);
-	}
+	if (e) return e;
 	const uint64_t next = r->issued + 1;
-	if (!e) e = cudaEventRecord(r->done[next % tickets], last);
+	const bool any = n > 0;
+	n = join(ranges, n);
+	uint64_t bytes = r->waiting_bytes;
+	for (int i = 0; i < n; i++) bytes += ranges[i].bytes;
+	if (!r->copies) {
+		e = cudaEventRecord(r->done[next % tickets], stream);
+		r->by[next % tickets] = r->copied = next;
+	} else if (next < r->copied + r->together && r->waitings + n <= most_waiting && bytes < r->size / copies_together) {
+		for (int i = 0; i < n; i++) r->waiting[r->waitings++] = ranges[i];
+		r->waiting_bytes = bytes;
+	} else {
+		e = send(r, next, ranges, n);
+	}
 	if (e) return e;
 	r->issued = next;
-	r->begins[next % tickets] = n > 0 ? r->begin : r->head;
+	r->begins[next % tickets] = any ? r->begin : r->head;
 	if (ticket) *ticket = next;
 	return cudaSuccess;
 }
@@ -147,33 +182,34 @@ cudaError_t finish(Ring *r, Range *ranges, int n, cudaStream_t stream, uint64_t 
 int done(Ring *r, uint64_t ticket, pdproj_error *err) {
 	if (ticket > r->issued) return -fail(err, PDPROJ_EARG, "ticket %llu was not issued", (unsigned long long)ticket);
 	if (ticket <= r->finished) return 1;
-	// An event that was used again answers for the newer call that owns it now.
-	const uint64_t at = ticket + tickets <= r->issued ? r->issued + 1 - tickets : ticket;
-	const cudaError_t e = cudaEventQuery(r->done[at % tickets]);
+	uint64_t by;
+	cudaError_t e = sent(r, ticket, &by);
+	if (!e) e = cudaEventQuery(r->done[by % tickets]);
 	if (e == cudaErrorNotReady) {
 		cudaGetLastError();
 		return 0;
 	}
 	if (e) return -fail_cuda(err, e, "look whether pieces have arrived");
-	r->finished = at;
+	if (by > r->finished) r->finished = by;
 	return 1;
 }
 
 // The lock is not held while waiting, so the handle stays usable.
 int wait(Ring *r, pthread_mutex_t *lock, uint64_t ticket, pdproj_error *err) {
 	cudaEvent_t event;
-	uint64_t at;
+	uint64_t by;
 	{
 		Locked locked(lock);
 		if (ticket > r->issued) return fail(err, PDPROJ_EARG, "ticket %llu was not issued", (unsigned long long)ticket);
 		if (ticket <= r->finished) return PDPROJ_OK;
-		at = ticket + tickets <= r->issued ? r->issued + 1 - tickets : ticket;
-		event = r->done[at % tickets];
+		const cudaError_t e = sent(r, ticket, &by);
+		if (e) return fail_cuda(err, e, "send pieces on");
+		event = r->done[by % tickets];
 	}
 	const cudaError_t e = cudaEventSynchronize(event);
 	if (e) return fail_cuda(err, e, "wait for pieces");
 	Locked locked(lock);
-	if (at > r->finished) r->finished = at;
+	if (by > r->finished) r->finished = by;
 	return PDPROJ_OK;
 }
 

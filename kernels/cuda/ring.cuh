@@ -52,30 +52,44 @@ struct Range {
 // behind the newest is looked up under a newer one.
 constexpr unsigned tickets = 512;
 
+// Calls whose copies are enqueued together, at most: each start of copies costs the
+// host as much as a kernel's, in events alone, and a layer's bytes can wait for those
+// of the next few. And the most copies that wait.
+constexpr int copies_together = 4;
+constexpr int most_waiting = 64;
+
 struct Ring {
 	uint8_t *memory; // device staging, null in direct mode
 	uint64_t size;
-	uint64_t head;         // next free byte, counted without end
-	cudaStream_t copies;   // null in direct mode
-	cudaEvent_t produced;  // the newest call's kernels
+	uint64_t head;            // next free byte, counted without end
+	cudaStream_t copies;      // null in direct mode
+	cudaEvent_t produced;     // the newest call's kernels
 	cudaEvent_t done[tickets];
 	uint64_t begins[tickets]; // where the call's bytes begin, counted as head
-	uint64_t begin;           // the same of the call at hand
-	uint64_t issued;       // tickets given out; the newest is this number
-	uint64_t finished;     // all up to this one are known to be done
-	uint64_t reused;       // all up to this one have left their staging before what is enqueued now
-	cudaStream_t stream;   // of the newest call
+	uint64_t by[tickets];     // the ticket whose event stands for the call: of the last call that was copied with it
+	uint64_t begin;           // begins of the call at hand
+	uint64_t issued;          // tickets given out; the newest is this number
+	uint64_t copied;          // copies are enqueued of all up to this one
+	uint64_t finished;        // all up to this one are known to be done
+	uint64_t reused;          // all up to this one have left their staging before what is enqueued now
+	uint64_t waiting_bytes;
+	Range waiting[most_waiting]; // copies of the calls since
+	int waitings, together;      // how many; and calls whose copies are enqueued together
+	cudaStream_t stream;         // of the newest call
 	bool used;
 };
 
-int open_ring(Ring *r, uint64_t staging, bool direct, pdproj_error *err);
+// together is for copies_together, or 1.
+int open_ring(Ring *r, uint64_t staging, bool direct, int together, pdproj_error *err);
+// Finishes what waits to be copied, and frees everything.
 void close_ring(Ring *r);
 
 // Orders the call behind earlier ones if they used another stream.
 cudaError_t follow(Ring *r, cudaStream_t stream);
 // Takes bytes of staging for a call; later work on the stream may write there.
 cudaError_t take(Ring *r, uint64_t bytes, cudaStream_t stream, uint8_t **out);
-// Ends a call: copies the ranges behind what the stream holds now and issues a ticket.
+// Ends a call: the ranges are copied behind what the stream holds now, at the latest when
+// somebody asks for the ticket that it issues. Changes the ranges.
 cudaError_t finish(Ring *r, Range *ranges, int n, cudaStream_t stream, uint64_t *ticket);
 int done(Ring *r, uint64_t ticket, pdproj_error *err);
 int wait(Ring *r, pthread_mutex_t *lock, uint64_t ticket, pdproj_error *err);

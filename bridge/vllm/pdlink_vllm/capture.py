@@ -227,6 +227,10 @@ class Capture:
 
     def _take_input(self, a: Active, layer: Layer, x: Any, slot_mapping: Any) -> None:
         first, end = a.request.span(a.chunk.first, a.chunk.tokens, layer.index)
+        if a.carry is not None:  # what the decoder has already is not sent, but the carry follows from it
+            enter = a.carry.handle.shape.enters(layer.index, a.request.begun.from_token)
+            end = min(a.chunk.first + a.chunk.tokens, a.request.reach(layer.index))
+            first = max(a.chunk.first, enter)
         if first >= end:
             return
         if x.dtype != torch.bfloat16 or x.shape[-1] != self._model.width:
@@ -249,7 +253,9 @@ class Capture:
         a.request.put(cutter, self._fill(rows.unsqueeze(1), first, check, heads_first=False))
 
     def _project(self, a: Active, carry: Carry, layer: Layer, x: Any, slot_mapping: Any, skip: int, count: int) -> None:
-        """Have the chunk's rows [skip, skip + count) become pieces of blocks, on the engine's stream."""
+        """Have the chunk's rows [skip, skip + count) become pieces of blocks, on the engine's stream. Those that the
+        decoder has already are only carried on from.
+        """
         shape, request, device = carry.handle.shape, a.request, self._device
         if not a.fits:
             b = request.begun
@@ -257,20 +263,38 @@ class Capture:
             if why:
                 raise CaptureError(f"the plan's {why} not those that are projected here")
             a.fits = True
-        if layer.group not in a.found:
-            wanted = a.slots_of(layer)
-            if x.is_cuda:
-                a.found[layer.group] = rows_on_device(slot_mapping, wanted)
+        index, check = self._trusted(a, carry, layer, x, slot_mapping)
+        most, block, held = carry.handle.limits.tokens, shape.key.block, request.begun.from_token
+        at, end = a.chunk.first + skip, a.chunk.first + skip + count
+        if at and at == shape.enters(layer.index, held):
+            carry.skip(layer.index, at, device.stream())
+        while at < end:
+            n = min(most, (held if at < held else end) - at, end - at)
+            rows = device.rows(x, index[at - a.chunk.first : at - a.chunk.first + n])
+            if at < held:
+                nowhere = [None] * ((at + n - 1) // block - at // block + 1)
+                carry.project(layer.index, rows.data_ptr(), n, at, nowhere, device.stream())
             else:
-                a.found[layer.group] = (torch.arange(len(wanted)) + rows_on_host(slot_mapping, wanted), None)
-        index, check = a.found[layer.group]
-        most, block = carry.handle.limits.tokens, shape.key.block
-        for at in range(skip, skip + count, most):
-            n = min(most, skip + count - at)
-            rows = device.rows(x, index[at : at + n])
-            first = a.chunk.first + at
-            call = _Call(carry, layer.index, rows, first, first + n, block, device, check)
-            request.put_parts(list(shape.parts(layer.index, first, n, request.arrays)), call.make)
+                call = _Call(carry, layer.index, rows, at, at + n, block, device, check)
+                request.put_parts(list(shape.parts(layer.index, at, n, request.arrays)), call.make)
+            at += n
+
+    def _trusted(self, a: Active, carry: Carry, layer: Layer, x: Any, slot_mapping: Any) -> tuple[Any, Any]:
+        """Return the index of the chunk's rows and, on a device, whether they and all before them are the right ones:
+        what is made of them depends on all.
+        """
+        group = layer.group
+        if group not in a.found:
+            wanted = a.slots_of(layer)
+            if not x.is_cuda:
+                a.found[group] = (torch.arange(len(wanted)) + rows_on_host(slot_mapping, wanted), None)
+            else:
+                index, check = rows_on_device(slot_mapping, wanted)
+                doubt = carry.doubt.get(group)
+                carry.doubt[group] = check if doubt is None else check & doubt
+                a.found[group] = (index, carry.doubt[group])
+        index, check = a.found[group]
+        return index, check
 
     def _rows(self, a: Active, layer: Layer, slot_mapping: Any) -> int:
         """Return a chunk's first row on the host: looked for once in a step and group, checked in every layer."""

@@ -72,14 +72,17 @@ class Request:
 
     def span(self, first: int, tokens: int, layer: int) -> tuple[int, int]:
         """Return the part [a, b) of the prompt's tokens [first, first + tokens) whose rows of a layer are wanted."""
-        if not self.live:
-            return 0, 0
-        b = self.begun
-        end = min(b.blocks, self.sealed) * b.block_tokens
-        if not b.layer_first <= layer < b.layer_end:
-            return 0, 0
-        a, e = max(first, b.from_token), min(first + tokens, end)
+        a, e = first, min(first + tokens, self.reach(layer))
+        a = max(a, self.begun.from_token)
         return (a, e) if a < e else (0, 0)
+
+    def reach(self, layer: int) -> int:
+        """Return the token up to which rows of a layer are wanted; 0 where none are."""
+        live, b = self.live, self.begun
+        if not live or not b.layer_first <= layer < b.layer_end:
+            return 0
+        end = min(b.blocks, self.sealed) * b.block_tokens
+        return end if b.from_token < end else 0
 
     def place(self, layer: int, array: ArrayId, run: int, first_head: int) -> Place | None:
         """Return where a layer's keys or values lie in a block; None, and the request over, if that does not fit."""

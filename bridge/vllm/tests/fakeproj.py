@@ -78,12 +78,13 @@ class Library:
     """The functions of the library. What they do to their arguments is what pdproj.h says, packed."""
 
     def __init__(self) -> None:
-        """Nothing is created yet. fail: code that project returns."""
-        self.created = self.destroyed = self.open = self.prepared = self.calls = self.fail = 0
+        """Nothing is created yet. fail: code that project returns; rows: how many were projected, of all layers."""
+        self.created = self.destroyed = self.open = self.prepared = self.calls = self.fail = self.rows = 0
         self.ticket = 0
         self._handles: dict[int, tuple[abi.Config, list[abi.Layer]]] = {}
         self._requests: dict[int, dict[int, int]] = {}  # position of each layer
         self._rows: dict[int, dict[int, np.ndarray]] = {}  # its last four rows
+        self._alone: dict[int, dict[int, int]] = {}  # tokens at which layers began, without the window before
         self._next = 1
 
     def pdproj_create(self, config: Any, out: Any, err: Any) -> int:
@@ -115,7 +116,7 @@ class Library:
         if self.open >= self._handles[h.value][0].max_requests:
             return abi.FULL
         self.open += 1
-        self._requests[self._next], self._rows[self._next] = {}, {}
+        self._requests[self._next], self._rows[self._next], self._alone[self._next] = {}, {}, {}
         out._obj.value, self._next = self._next, self._next + 1
         return 0
 
@@ -123,6 +124,18 @@ class Library:
         """Forget a request."""
         del self._requests[r.value]
         self.open -= 1
+
+    def pdproj_seed(self, h: Any, r: Any, layer: int, position: int, *rest: Any) -> int:
+        """Put a layer at a block's first token; of the window before nothing is ever given here."""
+        *previous, stream, err = rest
+        assert (previous, stream) == ([None] * 4, 0)
+        if position % self._handles[h.value][0].block_tokens:
+            err._obj.text = b"no boundary of blocks"
+            return 6
+        self._requests[r.value][layer] = position
+        self._rows[r.value].pop(layer, None)
+        self._alone[r.value][layer] = position
+        return 0
 
     def pdproj_prepare(self, h: Any, layer: int, x: int, n: int, first: int, err: Any) -> int:
         """Count."""
@@ -147,16 +160,20 @@ class Library:
         assert dsts == (first + n - 1) // c.block_tokens - first // c.block_tokens + 1
         at[layer] = first + n
         rows = np.frombuffer((ctypes.c_uint8 * (2 * n * c.hidden)).from_address(x), "<u2").reshape(n, c.hidden)
+        alone = self._alone[r.value].get(layer, 0)
         for i in range(dsts):
             if dst[i]:
-                self._block(c, layers[layer], carried.get(layer), rows, first, first // c.block_tokens + i, dst[i])
+                index = first // c.block_tokens + i
+                self._block(c, layers[layer], (carried.get(layer), alone), rows, first, index, dst[i])
         carried[layer] = np.concatenate([carried[layer], rows])[-4:] if layer in carried else rows[-4:].copy()
         self.ticket += 1
         self.calls += 1
+        self.rows += n
         ticket._obj.value = self.ticket
         return 0
 
-    def _block(self, c: abi.Config, layer: abi.Layer, carried: Any, x: Any, first: int, index: int, to: int) -> None:
+    def _block(self, c: abi.Config, layer: abi.Layer, known: Any, x: Any, first: int, index: int, to: int) -> None:
+        carried, alone = known
         end, last = (index + 1) * c.block_tokens, first + len(x)
         if carried is not None:
             x, first = np.concatenate([carried, x]), first - len(carried)
@@ -172,6 +189,9 @@ class Library:
                 tokens = [t for t in own if begin <= t < last]
             else:
                 tokens, wide = (list(range(end - 4, end)) if begin < end <= last else []), 2 * wide
-            found.append(x[[t - first for t in tokens], :wide].tobytes() if tokens else b"")
+            made = x[[t - first for t in tokens], :wide].copy()
+            if alone and layer.ratio == 4 and alone + 3 in tokens and array in (ArrayId.POOLED, ArrayId.IDX_POOLED):
+                made[tokens.index(alone + 3)] ^= 0xFFFF  # it would need the window before
+            found.append(made.tobytes())
         data = b"".join(found)
         ctypes.memmove(to, data, len(data))

@@ -100,6 +100,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
             *(c_int32, POINTER(c_int32), POINTER(c_uint64), c_void_p, _ERR),
         ],
     ),
+    "pdproj_seed": (c_int, [c_void_p, c_void_p, c_int32, c_int64, *[c_void_p] * 5, _ERR]),
     "pdproj_prepare": (c_int, [c_void_p, c_int32, c_void_p, c_int32, c_int64, _ERR]),
     "pdproj_wait": (c_int, [c_void_p, c_uint64, _ERR]),
 }

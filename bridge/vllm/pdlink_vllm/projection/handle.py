@@ -181,8 +181,20 @@ class Carry:
     """One prompt on the device. The engine's thread only."""
 
     def __init__(self, handle: Handle, request: c_void_p) -> None:
-        """Own a request of the library."""
+        """Own a request of the library. doubt holds, by KV cache group, whether the rows of all earlier steps were the
+        right ones: a bool on the device, which what is projected next depends on. Whoever projects keeps it.
+        """
         self.handle, self._request = handle, request
+        self.doubt: dict[int, Any] = {}
+
+    def skip(self, layer: int, to: int, stream: int) -> None:
+        """Begin a layer at a block's first token instead of the prompt's: nothing before it is known, so its first
+        pooled row is not what the decoder has, and must be dropped. Raises ProjectionError.
+        """
+        h, err = self.handle, abi.Error()
+        index = layer - h.shape.key.first
+        code = h._lib.pdproj_seed(h._h, self._request, index, to, None, None, None, None, stream, byref(err))
+        abi.check(code, err, f"begin layer {layer} at token {to}")
 
     def project(self, layer: int, x: int, n: int, first: int, to: Sequence[int | None], stream: int) -> int:
         """Enqueue the next n rows of a layer, bf16 at address x of the device, and return their ticket. to has an

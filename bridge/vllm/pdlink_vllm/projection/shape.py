@@ -151,6 +151,13 @@ class Shape:
         spans = [self.span(r) for r in self.geometry.ratios[self.key.first : self.key.end]]
         return sum(spans) // max(1, len(spans) * self.key.block)
 
+    def enters(self, layer: int, from_token: int) -> int:
+        """Return the token, a block's first, from which on a layer's rows must be seen so that all that tokens from
+        from_token on complete is right. A layer whose windows overlap must have seen the one before.
+        """
+        before = OVERLAP if self.geometry.ratios[layer] == OVERLAP else 0
+        return max(0, from_token - before) // self.key.block * self.key.block
+
     def differs(self, block: int, first: int, end: int, places: Mapping[tuple[int, int], wire.Array]) -> str:
         """Say what of a plan is not what is made here: its blocks in tokens, layers [first, end), and the places of
         those layers' arrays. Empty where nothing is.

@@ -273,3 +273,12 @@ def test_a_maker_without_a_library(tmp_path: Path) -> None:
     assert not m.wait(30)
     assert "lib.so" in m.failed
     m.close()
+
+
+def test_where_a_prompt_is_entered() -> None:
+    """At a block's start, early enough for the window before what is wanted."""
+    shape = Shape(fakeproj.GEOMETRY, Key(256, 0, 4))
+    wanted = (0, 1, 255, 256, 257, 259, 260, 512)
+    assert [shape.enters(0, at) for at in wanted] == [0, 0, 0, 256, 256, 256, 256, 512]
+    assert [shape.enters(2, at) for at in wanted] == [0, 0, 0, 256, 256, 256, 256, 512]
+    assert [shape.enters(1, at) for at in wanted] == [0, 0, 0, 0, 0, 0, 256, 256]
