@@ -87,6 +87,7 @@ type assembly struct {
 	ordered bool
 
 	isVisible func(block int) bool // see Opened.Visible
+	ports     func() []PortUse     // see Opened.Ports
 	blocks    []block
 	present   int // blocks that were visible at the start
 
@@ -154,6 +155,7 @@ func (a *assembly) open(req transport.Request) {
 	a.mu.Lock() // the receiver may be closing
 	defer a.mu.Unlock()
 	a.target, a.size, a.ordered, a.isVisible = o.Target, o.BlockBytes, o.Ordered, o.Visible
+	a.ports = o.Ports
 	a.blocks = make([]block, o.Blocks)
 	a.end.end.Store(int64(o.Blocks))
 	for i, p := range o.Present {

@@ -23,8 +23,13 @@ func (a *assembly) finisher() {
 	a.timer.Stop()
 	a.mu.Unlock()
 	a.stopWrites()
+	var ports []PortUse
+	if a.ports != nil {
+		ports = a.ports()
+	}
 	err := a.target.Close()
 	a.mu.Lock()
+	a.verdict.Ports = ports
 	if err != nil && a.failed == nil {
 		a.failed = fmt.Errorf("%w: close: %w", ErrStore, err)
 	}

@@ -11,6 +11,7 @@ import (
 func FuzzVerdict(f *testing.F) {
 	f.Add([]byte(`{"state":"complete","blocks":2,"total":2,"links":[{"link":"tcp","bytes":7}]}`))
 	f.Add([]byte(`{"state":"partial","reason":"x","blocks":1,"total":2}`))
+	f.Add([]byte(`{"state":"skipped","ports":[{"port":"\u001bmlx5_0:1","counts":{"\u0007out_of_sequence":18446744073709551615}}]}`))
 	f.Add([]byte(`{"state":"partial","reason":"\u001b[2J\u001b]0;x\u0007","blocks":-5}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		v, err := ParseVerdict(b)
@@ -23,6 +24,9 @@ func FuzzVerdict(f *testing.F) {
 		text := v.String() + v.Transfer
 		for _, l := range v.Links {
 			text += l.Link
+		}
+		for _, p := range v.Ports {
+			text += p.String()
 		}
 		if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
 			t.Errorf("%q prints as %q", b, text)

@@ -55,7 +55,7 @@ func (a *assembly) serve(ctx context.Context, gone <-chan struct{}, m *member, i
 func finish(in transport.Incoming, v Verdict) {
 	err := in.Finish(v.encode())
 	if errors.Is(err, transport.ErrTooLarge) {
-		v.Reason, v.Links = "", nil
+		v.Reason, v.Links, v.Ports = "", nil, nil
 		err = in.Finish(v.encode())
 	}
 	if errors.Is(err, transport.ErrTooLarge) {

@@ -42,6 +42,9 @@ type Opened struct {
 	// Visible reports whether a block of the prefix is still there when the
 	// transfer ends; it is asked once for each. Nil: it is.
 	Visible func(block int) bool
+	// Ports tells what network ports counted since the target was opened, for the
+	// verdict; it is asked once, when the transfer ended. Nil: nothing is told.
+	Ports func() []PortUse
 }
 
 // Opener checks a transfer's kind and plan and opens its target. Its error is

@@ -3,6 +3,8 @@ package bridge
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -27,6 +29,46 @@ type LinkUse struct {
 	Bytes  uint64 `json:"bytes"`  // payload bytes that arrived over it
 }
 
+// PortUse is what a port of a network card counted while a transfer went on, by the
+// names that its driver has. Other traffic of the port is in it too.
+type PortUse struct {
+	Port   string            `json:"port"`   // "mlx5_0:1"
+	Counts map[string]uint64 `json:"counts"` // those that are not zero
+}
+
+// String is "mlx5_0:1: 3 out_of_sequence, 120 rcvd_pkts".
+func (p PortUse) String() string {
+	words := make([]string, 0, len(p.Counts))
+	for _, name := range slices.Sorted(maps.Keys(p.Counts)) {
+		words = append(words, fmt.Sprintf("%d %s", p.Counts[name], name))
+	}
+	return p.Port + ": " + strings.Join(words, ", ")
+}
+
+// Limits of what a peer may say of its ports: twice the lanes' ports that hosts have,
+// and more than any driver counts.
+const (
+	maxPorts  = 16
+	maxCounts = 256
+)
+
+// printablePorts makes what a peer says of its ports fit for a terminal, and bounds it.
+func printablePorts(list []PortUse) []PortUse {
+	list = list[:min(len(list), maxPorts)]
+	for i := range list {
+		list[i].Port = printable(list[i].Port)
+		counts := make(map[string]uint64, min(len(list[i].Counts), maxCounts))
+		for _, name := range slices.Sorted(maps.Keys(list[i].Counts)) {
+			if len(counts) == maxCounts {
+				break
+			}
+			counts[printable(name)] = list[i].Counts[name]
+		}
+		list[i].Counts = counts
+	}
+	return list
+}
+
 // Verdict is how a transfer ended. It travels as JSON.
 type Verdict struct {
 	Transfer string    `json:"transfer,omitempty"`
@@ -39,6 +81,7 @@ type Verdict struct {
 	Bad      uint64    `json:"bad,omitempty"`    // pieces whose checksum did not match
 	Seconds  float64   `json:"seconds"`          // from the first open to the last block visible, or frame if none became so
 	Links    []LinkUse `json:"links,omitempty"`
+	Ports    []PortUse `json:"ports,omitempty"`   // the receiver's, over the transfer, where they count; see Opened.Ports
 	Stopped  bool      `json:"stopped,omitempty"` // the receiver ended it for reasons of its own; opened again, perhaps later, it goes on
 }
 
@@ -79,6 +122,7 @@ func ParseVerdict(b []byte) (Verdict, error) {
 	for i := range v.Links {
 		v.Links[i].Link = printable(v.Links[i].Link)
 	}
+	v.Ports = printablePorts(v.Ports)
 	return v, nil
 }
 

@@ -21,8 +21,8 @@ type Link interface {
 // Listener accepts connections. It may be used concurrently.
 type Listener interface {
 	// Accept returns the next connection whose handshake succeeded. Peers that
-	// fail theirs are dropped and never surface here. Errors: ErrClosed, the
-	// context's.
+	// fail theirs are dropped and never surface here, and one that nobody
+	// accepts in time may be. Errors: ErrClosed, the context's.
 	Accept(ctx context.Context) (Conn, error)
 
 	// Addr is the address that Dial of the same link takes, with the port

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"strings"
 
 	"pdlink/rdma"
@@ -30,14 +29,32 @@ type linkOptions struct {
 	session session.Options
 	keys    linkkeys.Choice
 	reject  func(remote string, err error)
+	listens bool                             // the link is for the end that listens
 	note    func(format string, args ...any) // is told which device an rdma link takes, and why; nil: nobody is
+	ports   *rdma.Ports                      // follows the ports that rdma links take; nil: nobody does
+}
+
+// splitURL takes a link's URL apart. The address is what Dial and Listen take, of an
+// rdma URL without its parameters, which are in at.
+func splitURL(url string) (scheme, addr string, at rdma.Addr, err error) {
+	scheme, addr, ok := strings.Cut(url, "://")
+	if !ok {
+		return "", "", at, errScheme(url)
+	}
+	if scheme == rdma.Scheme {
+		if at, err = rdma.ParseAddr(addr); err != nil {
+			return "", "", at, fmt.Errorf("link %q: %w", url, err)
+		}
+		addr = at.Host
+	}
+	return scheme, addr, at, nil
 }
 
 // openLink returns the link of a URL "scheme://address" and the address.
 func openLink(url string, o linkOptions) (transport.Link, string, error) {
-	scheme, addr, ok := strings.Cut(url, "://")
-	if !ok {
-		return nil, "", errScheme(url)
+	scheme, addr, at, err := splitURL(url)
+	if err != nil {
+		return nil, "", err
 	}
 	opts := tcp.Options{
 		Session: o.session, OnReject: o.reject, Keys: o.keys.Store, Peer: o.keys.Peer, Encrypt: o.keys.Suite,
@@ -53,31 +70,38 @@ func openLink(url string, o linkOptions) (transport.Link, string, error) {
 	case "unix":
 		return tcp.NewUnix(opts), addr, nil
 	case rdma.Scheme:
-		return openRDMA(opts, addr, o.note)
+		link, err := openRDMA(opts, at, o)
+		if err != nil {
+			return nil, "", fmt.Errorf("link %q: %w", url, err)
+		}
+		return link, addr, nil
 	}
 	return nil, "", fmt.Errorf("link %q: %w: this build has %s", url, transport.ErrUnavailable, strings.Join(linkSchemes(), ", "))
 }
 
-// openRDMA returns the link of an rdma URL: host:port?device=NAME. Peers without RDMA
-// are refused: what is measured is what was asked for.
-func openRDMA(opts tcp.Options, addr string, note func(string, ...any)) (transport.Link, string, error) {
-	addr, query, _ := strings.Cut(addr, "?")
-	q, err := url.ParseQuery(query)
-	if err != nil {
-		return nil, "", fmt.Errorf("link %s://%s: %w", rdma.Scheme, addr, err)
+// openRDMA returns the link of an rdma URL. Peers without RDMA are refused: what is
+// measured is what was asked for.
+func openRDMA(opts tcp.Options, at rdma.Addr, o linkOptions) (transport.Link, error) {
+	if !o.listens {
+		if err := at.Dials(); err != nil {
+			return nil, err
+		}
 	}
-	r := rdma.Options{Device: q.Get("device")}
-	if note != nil {
-		r.OnChoice = func(c rdma.Choice) { note("%s: %s\n", rdma.Scheme, c.String()) }
+	if at.Falls {
+		return nil, errors.New("fallback=yes: only what was asked for is measured: leave it out, or listen at tcp://host:port")
 	}
+	r := rdma.Options{Device: at.Device, OnChoice: o.chosen}
 	opts.Carrier, opts.CarrierOnly = rdma.New(r), true
-	return tcp.New(opts), addr, nil
+	return tcp.New(opts), nil
 }
 
 // openKeys opens the keys that flags and a link's URL mean. The caller closes
 // them.
 func openKeys(ctx context.Context, io streams, f *linkkeys.Flags, url string, given func(string) bool) (linkkeys.Choice, error) {
-	scheme, addr, _ := strings.Cut(url, "://")
+	scheme, addr, _, err := splitURL(url)
+	if err != nil {
+		return linkkeys.Choice{}, err
+	}
 	c, err := f.Choose(ctx, given, func(err error) { io.warn([]string{"peers are not as they should be: " + err.Error()}) },
 		linkkeys.Place{Addr: addr, Socket: scheme == "unix"})
 	if err == nil && c.Store != nil && !c.Dir.Named {

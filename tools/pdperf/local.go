@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pdlink/rdma"
 	"pdlink/tools/cmdline"
 	"pdlink/tools/linkkeys"
 	"pdlink/transport/mem"
@@ -63,7 +64,7 @@ func (f *localFlags) measure(ctx context.Context, io streams) (*result, error) {
 	if strings.HasPrefix(f.link, "mem://") {
 		return f.within(ctx)
 	}
-	if _, _, err := openLink(f.link, linkOptions{}); err != nil {
+	if _, _, err := openLink(f.link, linkOptions{listens: true}); err != nil {
 		return nil, err
 	}
 	o := &f.recv
@@ -85,12 +86,23 @@ func (f *localFlags) measure(ctx context.Context, io streams) (*result, error) {
 	if err != nil {
 		return nil, failed(err)
 	}
-	f.send.to = child.url
+	f.send.to = f.dials(child.url)
 	r, err := f.send.run(ctx, io, func(flag string) bool { return flag == "keys" && f.keys })
 	if childErr := child.end(); err == nil && childErr != nil {
 		err = failed(childErr)
 	}
 	return r, err
+}
+
+// dials is the URL at which this end dials the other one, which printed url: over the
+// same device of this host.
+func (f *localFlags) dials(url string) string {
+	scheme, _, at, err := splitURL(f.link)
+	if err != nil || at.Device == "" {
+		return url
+	}
+	_, addr, _ := strings.Cut(url, "://")
+	return scheme + "://" + rdma.Addr{Host: addr, Device: at.Device}.String()
 }
 
 // checkKeys refuses flags that would have no effect.

@@ -9,14 +9,16 @@ import (
 	"io"
 	"runtime"
 
+	"pdlink/rdma"
 	"pdlink/transport"
 )
 
 // receivingEnd takes one transfer at a time: two would spoil each other's
 // figures.
 type receivingEnd struct {
-	o    receiveOptions
-	busy chan struct{} // capacity 1: held by the transfer that is measured
+	o     receiveOptions
+	busy  chan struct{} // capacity 1: held by the transfer that is measured
+	ports *rdma.Ports   // that connections use; nil: none are followed
 }
 
 func newReceivingEnd(o receiveOptions) *receivingEnd {
@@ -82,7 +84,7 @@ func (e *receivingEnd) take(ctx context.Context, conn transport.Conn, offer tran
 		return refuse(transport.RefuseBusy, "another run is being measured")
 	}
 	f := conn.Facts()
-	before := reading{cpu: readCPU(), sockets: readSockets(f.Local, f.Remote)} // frames come as soon as it is admitted
+	before := reading{cpu: readCPU(), sockets: readSockets(f.Local, f.Remote), ports: beginPorts(e.ports)} // frames come as soon as it is admitted
 	in, err := offer.Admit(nil)
 	if err != nil {
 		return report{}, fmt.Errorf("admit: %w", err)
@@ -118,6 +120,7 @@ func parseAsk(meta []byte) (ask, error) {
 type reading struct {
 	cpu     *cpuUse
 	sockets []socketFacts
+	ports   func() []portFacts // what they counted since
 }
 
 // taking is a transfer that is being received. The link has verified what it
@@ -171,6 +174,7 @@ func (t *taking) run(ctx context.Context) (report, error) {
 		Platform: platform(), Cores: runtime.NumCPU(), Buffers: len(t.seen), Owned: t.o.slots, Buffer: int64(t.o.frame),
 		Window: t.o.window - t.o.hold,
 		CPU:    after.since(t.before.cpu, t.r.Bytes), Sockets: socketsSince(readSockets(f.Local, f.Remote), t.before.sockets),
+		Ports: t.before.ports(),
 	}
 	if n := len(t.open); n > 0 {
 		return t.r, fmt.Errorf("the sender finished and %d blocks are not whole", n)

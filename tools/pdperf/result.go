@@ -72,6 +72,7 @@ type endResult struct {
 	Window   int           `json:"frames_granted_ahead"`
 	CPU      *cpuUse       `json:"cpu"`
 	Sockets  []socketFacts `json:"sockets"`
+	Ports    []portFacts   `json:"ports"`
 }
 
 // report is what a receiver says at the end of a transfer.
@@ -91,7 +92,7 @@ func parseReport(text []byte) (report, error) {
 		return report{}, fmt.Errorf("read the receiver's report: %w", err)
 	}
 	r.End.Platform = wire.Printable(r.End.Platform, 64)
-	r.End.Sockets = cleanSockets(r.End.Sockets)
+	r.End.Sockets, r.End.Ports = cleanSockets(r.End.Sockets), cleanPorts(r.End.Ports)
 	return r, nil
 }
 

@@ -18,6 +18,7 @@ CPU seconds per gigabyte at both ends, what the kernel granted.
   pdperf serve                    the receiving end
   pdperf run --to URL             the sending end; prints the result
   pdperf floor                    a bare sender and receiver, to compare with
+  pdperf handover CASE            what handing a prompt's blocks over costs, link by link
   pdperf fault --listen A --to B  put faults between two hosts
   pdperf schema                   what the fields of --json mean
   pdperf version                  what this build is
@@ -26,6 +27,6 @@ CPU seconds per gigabyte at both ends, what the kernel granted.
 		Args: cmdline.Group,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	root.AddCommand(newLocal(io), newServe(io), newRun(io), newFloor(io), newFault(io), newSchema(io), newVersion(io))
+	root.AddCommand(newLocal(io), newServe(io), newRun(io), newFloor(io), newFault(io), newHandover(io), newSchema(io), newVersion(io))
 	return root
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pdlink/rdma"
 	"pdlink/tools/cmdline"
 	"pdlink/tools/linkkeys"
 	"pdlink/transport"
@@ -79,7 +80,7 @@ func (f *runFlags) run(ctx context.Context, io streams, given func(string) bool)
 	if err != nil {
 		return nil, err
 	}
-	o := linkOptions{session: f.session(ring, idle), note: io.notef}
+	o := linkOptions{session: f.session(ring, idle), note: io.notef, ports: new(rdma.Ports)}
 	if o.keys, err = openKeys(ctx, io, &f.keys, f.to, given); err != nil {
 		return nil, err
 	}
@@ -94,7 +95,7 @@ func (f *runFlags) run(ctx context.Context, io streams, given func(string) bool)
 	if err != nil {
 		return nil, dialError(f.to, o.keys.Explain(err))
 	}
-	return measureAndClose(ctx, conn, &sendingEnd{o: f.sendOptions, conn: conn, source: src, processes: 2})
+	return measureAndClose(ctx, conn, &sendingEnd{o: f.sendOptions, conn: conn, source: src, processes: 2, ports: o.ports})
 }
 
 // dialError is the error of a connection that was not made: an address that

@@ -153,7 +153,10 @@ func TestSchemaRefuses(t *testing.T) {
 		"enumeration": func(m map[string]any) { m["program"] = "iperf3" },
 		"reference":   func(m map[string]any) { m["block_ms"] = map[string]any{} },
 		"alternative": func(m map[string]any) { m["both_cpu"] = map[string]any{"user_seconds": 1} },
-		"element":     func(m map[string]any) { m["sender"].(map[string]any)["sockets"] = []any{map[string]any{}} },
+		"no count": func(m map[string]any) {
+			m["sender"].(map[string]any)["ports"] = []any{map[string]any{"port": "a:1", "counts": []any{map[string]any{"name": "x"}}}}
+		},
+		"element": func(m map[string]any) { m["sender"].(map[string]any)["sockets"] = []any{map[string]any{}} },
 	} {
 		if bad := validate(t, change(f)); len(bad) == 0 {
 			t.Errorf("%s: accepted", name)
@@ -171,6 +174,7 @@ func TestSchemaDocumentsEveryField(t *testing.T) {
 		v      any
 	}{
 		{root, result{}}, {defs["end"], endResult{}}, {defs["cpu"], cpuUse{}}, {defs["socket"], socketFacts{}}, {defs["times"], blockTimes{}},
+		{defs["port"], portFacts{}}, {defs["count"], portCount{}},
 	} {
 		s := c.schema.(map[string]any)
 		props := s["properties"].(map[string]any)

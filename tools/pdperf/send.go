@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"pdlink/rdma"
 	"pdlink/transport"
 )
 
@@ -32,7 +33,8 @@ type sendingEnd struct {
 	o         sendOptions
 	conn      transport.Conn
 	source    *source
-	processes int // that the two ends are in
+	processes int         // that the two ends are in
+	ports     *rdma.Ports // that the connection uses; nil: none are followed
 }
 
 // measure warms up and then measures.
@@ -131,7 +133,7 @@ func (p *phase) run(ctx context.Context, d time.Duration) (sent, error) {
 	var leaser sync.WaitGroup
 	leaser.Go(func() { p.lease(leasing) })
 	p.source.used()
-	before, sockets := readCPU(), p.sockets()
+	before, sockets, ports := readCPU(), p.sockets(), beginPorts(p.ports)
 	p.end = time.Now().Add(d)
 	g, sending := errgroup.WithContext(ctx)
 	for range p.o.inFlight {
@@ -153,6 +155,7 @@ func (p *phase) run(ctx context.Context, d time.Duration) (sent, error) {
 	s.end = endResult{
 		Platform: platform(), Cores: runtime.NumCPU(), Owned: p.source.ring.Slots(), Buffers: p.source.used(),
 		Buffer: int64(p.o.frame), CPU: after.since(before, s.bytes), Sockets: socketsSince(p.sockets(), sockets),
+		Ports: ports(),
 	}
 	return s, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pdlink/rdma"
 	"pdlink/tools/cmdline"
 	"pdlink/tools/linkkeys"
 	"pdlink/transport"
@@ -103,7 +104,7 @@ func (f *serveFlags) run(ctx context.Context, io streams, given func(string) boo
 	if err != nil {
 		return err
 	}
-	o := linkOptions{session: f.session(ring, idle), note: io.notef}
+	o := linkOptions{session: f.session(ring, idle), note: io.notef, listens: true, ports: new(rdma.Ports)}
 	o.reject = func(remote string, err error) {
 		io.warn([]string{fmt.Sprintf("peer %s dropped: %s", remote, cmdline.Plain(o.keys.Explain(err)))})
 	}
@@ -124,6 +125,7 @@ func (f *serveFlags) run(ctx context.Context, io streams, given func(string) boo
 	}
 	f.say(io, serving{listening{"listening", schemeOf(f.listen) + "://" + ln.Addr()}, o.keys.Dir.Path, o.keys.Encrypt})
 	end := newReceivingEnd(f.receiveOptions)
+	end.ports = o.ports
 	err = f.loop(ctx, io, ln, end)
 	return errors.Join(err, ln.Close())
 }

@@ -32,6 +32,14 @@ func printResult(io streams, r *result) {
 		r.Sender.Buffers, r.Sender.Owned, sizeText(r.Sender.Buffer), r.Receiver.Buffers, r.Receiver.Owned, sizeText(r.Receiver.Buffer))
 	row("hosts", "%s with %d cores to %s with %d; %.1f s of warm-up before", r.Sender.Platform, r.Sender.Cores,
 		r.Receiver.Platform, r.Receiver.Cores, r.Warmup)
+	for _, e := range []struct {
+		name  string
+		ports []portFacts
+	}{{"sender's ports", r.Sender.Ports}, {"receiver's", r.Receiver.Ports}} {
+		if len(e.ports) > 0 {
+			row(e.name, "%s", portsText(e.ports))
+		}
+	}
 	tw.Flush() //nolint:errcheck // nobody is left to tell
 	printSockets(io, "sender's sockets", r.Sender.Sockets)
 	printSockets(io, "receiver's sockets", r.Receiver.Sockets)

@@ -1,0 +1,8 @@
+//go:build !linux
+
+package rdma
+
+import "net/netip"
+
+// Neighbour is what the system knows of a neighbour on an interface: not known here.
+func Neighbour(string, netip.Addr) (n NeighbourEntry, known bool) { return n, false }

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"pdlink/rdma"
+)
+
+// TestRDMAURLs: parameters are those of every program here, and what has no effect is
+// refused with the right ones.
+func TestRDMAURLs(t *testing.T) {
+	both := map[string]string{
+		"gid=3":                 "device=NAME[:PORT]",
+		"device=a&device=b":     "is there 2 times",
+		"device=":               "want device=NAME",
+		"fallback=maybe":        "want fallback=yes",
+		"device=no-such-device": "link unavailable",
+	}
+	dials := map[string]string{"fallback=no": "is for the end that listens", "fallback=yes": "is for the end that listens"}
+	listens := map[string]string{"fallback=yes": "leave it out", "fallback=no&device=no-such-device": "link unavailable"}
+	for _, c := range []struct {
+		args []string
+		more map[string]string
+	}{
+		{quick("run", "--to"), dials},
+		{[]string{"serve", "--listen"}, listens},
+		{quick("local", "--link"), listens},
+	} {
+		for _, list := range []map[string]string{both, c.more} {
+			for query, says := range list {
+				status, out, errOut := cli(t, append(c.args, "rdma://127.0.0.1:0?"+query)...)
+				if status == exitOK || out != "" || !strings.Contains(errOut, says) {
+					t.Errorf("%v with %s: status %d, said %q and %q", c.args, query, status, out, errOut)
+				}
+			}
+		}
+	}
+}
+
+// TestLocalDialsOverItsDevice: the parameters are not the other end's to print.
+func TestLocalDialsOverItsDevice(t *testing.T) {
+	for link, want := range map[string]string{
+		"tcp://127.0.0.1:0":                            "tcp://127.0.0.1:9",
+		"rdma://127.0.0.1:0":                           "rdma://127.0.0.1:9",
+		"rdma://127.0.0.1:0?device=rxe0:1&fallback=no": "rdma://127.0.0.1:9?device=rxe0:1",
+	} {
+		f := localFlags{link: link}
+		scheme, _, _, err := splitURL(link)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := f.dials(scheme + "://127.0.0.1:9"); got != want {
+			t.Errorf("%s: dials %s, want %s", link, got, want)
+		}
+	}
+	if _, addr, at, err := splitURL("rdma://h:1/?device=a"); err != nil || addr != "h:1" || at != (rdma.Addr{Host: "h:1", Device: "a"}) {
+		t.Errorf("%s, %+v, %v", addr, at, err)
+	}
+}
