@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Execute runs a command line of root. Beside what package cobra does, an unknown flag
@@ -20,6 +21,7 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, out, err i
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(newHelp())
+	completeNoFiles(root)
 	root.InitDefaultCompletionCmd(args...)
 	for _, c := range root.Commands() {
 		if c.Name() == "completion" {
@@ -28,6 +30,22 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, out, err i
 		}
 	}
 	return root.ExecuteContext(ctx)
+}
+
+// completeNoFiles keeps files from being offered as the values of flags that are none: a
+// flag that is a path says so, and one with few values completes them.
+func completeNoFiles(c *cobra.Command) {
+	c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if _, known := c.GetFlagCompletionFunc(f.Name); known || isPath(f) || f.Value.Type() == "bool" {
+			return
+		}
+		if err := c.RegisterFlagCompletionFunc(f.Name, cobra.NoFileCompletions); err != nil {
+			panic(err) // the flag is there, and has none
+		}
+	})
+	for _, sub := range c.Commands() {
+		completeNoFiles(sub)
+	}
 }
 
 // newHelp is the command that prints the help of another one.

@@ -3,11 +3,8 @@ package cmdline
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
@@ -45,7 +42,11 @@ func (s Settings) load(root *cobra.Command) (*file, error) {
 	switch err := toml.Unmarshal(b, &f.tables); {
 	case errors.As(err, &bad):
 		row, _ := bad.Position()
-		return nil, fmt.Errorf("%s, line %d: %s", s.Path, row, strings.TrimPrefix(bad.Error(), "toml: "))
+		why := f.broken(root, row)
+		if why == "" {
+			why = strings.TrimPrefix(bad.Error(), "toml: ")
+		}
+		return nil, fault{s.Path, row, why}
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", s.Path, err)
 	}
@@ -62,34 +63,6 @@ func (s Settings) load(root *cobra.Command) (*file, error) {
 
 // read returns what is in the file.
 func (s Settings) read() ([]byte, error) { return ReadFile(s.Path, maxFile, s.Trust) }
-
-// ReadFile returns what is in a file that a user named, no larger than most bytes. Only
-// regular files will do, and the null device, which is an empty one: opening a pipe waits
-// for its other end, for ever. trust, if not nil, judges the open file before it is read.
-func ReadFile(path string, most int64, trust func(*os.File) error) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() && path != os.DevNull {
-		return nil, fmt.Errorf("%s is no regular file: name a file", path)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if trust != nil {
-		if err := trust(f); err != nil {
-			return nil, err
-		}
-	}
-	b, err := io.ReadAll(io.LimitReader(f, most+1))
-	if err == nil && int64(len(b)) > most {
-		err = fmt.Errorf("%s has more than %d bytes", path, most)
-	}
-	return b, err
-}
 
 // fault is what is wrong with a line.
 type fault struct {
@@ -115,15 +88,22 @@ func (f *file) check(c *cobra.Command, at []string, table map[string]any) (errs 
 			errs = append(errs, fault{f.path, f.lineOf(at, key), fmt.Sprintf(format, args...)})
 		}
 		sub, isTable := value.(map[string]any)
+		name := strings.Join(append(slices.Clone(at), key), ".")
 		switch {
+		case slices.Contains(commands, key) && isTables(value):
+			bad("[[%s]] is a list of tables: want one pair of brackets, [%[1]s]", name)
+		case slices.Contains(commands, key) && !isTable:
+			bad("%s is a command: want a table, [%s], and below it its flags", key, name)
 		case isTable && slices.Contains(commands, key):
 			i := slices.IndexFunc(c.Commands(), func(x *cobra.Command) bool { return x.Name() == key })
 			errs = append(errs, f.check(c.Commands()[i], append(slices.Clone(at), key), sub)...)
 		case isTable:
-			bad("unknown table [%s]%s", strings.Join(append(slices.Clone(at), key), "."), Meant(Nearest(key, commands)))
+			bad("unknown table [%s]%s", name, Meant(Nearest(key, commands)))
+		case isTables(value) && c == c.Root():
+			bad("unknown table [[%s]]%s", name, Meant(Nearest(key, commands)))
 		case slices.Contains(flags, key):
-			if _, err := texts(value); err != nil {
-				bad("%s: %v", key, err)
+			if err := try(c.Flag(key), value); err != nil {
+				bad("%v", err)
 			}
 		case c == c.Root():
 			bad("%s stands before the first table: put it into that of its command, [%s] for example", key, strings.Join(commands[:min(1, len(commands))], ""))
@@ -132,6 +112,16 @@ func (f *file) check(c *cobra.Command, at []string, table map[string]any) (errs 
 		}
 	}
 	return errs
+}
+
+// isTables reports a list of tables, which "[[name]]" makes.
+func isTables(value any) bool {
+	list, ok := value.([]any)
+	if !ok || len(list) == 0 {
+		return false
+	}
+	_, ok = list[0].(map[string]any)
+	return ok
 }
 
 // names are the flags that c takes settings for, and its subcommands that a table can
@@ -193,7 +183,7 @@ func (f *file) apply(c *cobra.Command) error {
 	for _, later := range []bool{false, true} {
 		settable(c, func(flag *pflag.Flag) {
 			value, ok := table[flag.Name]
-			if !ok || flag.Changed || idle(c, flag) || (len(flag.Annotations[withNote]) > 0) != later {
+			if !ok || flag.Changed || idle(c, flag) != "" || (len(flag.Annotations[withNote]) > 0) != later {
 				return
 			}
 			values, err := texts(value)
@@ -208,45 +198,20 @@ func (f *file) apply(c *cobra.Command) error {
 	return errors.Join(errs...)
 }
 
-// idle reports that a value of the file would have no effect, or contradict what counts
-// more.
-func idle(c *cobra.Command, f *pflag.Flag) bool {
-	without := func(name string) bool {
-		other := c.Flags().Lookup(name)
-		return other != nil && other.Changed && OriginOf(other) != FromFile
-	}
+// idle says why a value of the file has no effect, or contradicts what counts more;
+// "": it counts.
+func idle(c *cobra.Command, f *pflag.Flag) string {
 	with := func(name string) bool {
 		other := c.Flags().Lookup(name)
 		return other != nil && other.Changed
 	}
-	return slices.ContainsFunc(f.Annotations[withoutNote], without) ||
-		len(f.Annotations[withNote]) > 0 && !slices.ContainsFunc(f.Annotations[withNote], with)
-}
-
-// texts are the values that a line has, as on a command line.
-func texts(value any) ([]string, error) {
-	switch v := value.(type) {
-	case []any:
-		list := make([]string, 0, len(v))
-		for _, x := range v {
-			if _, nested := x.([]any); nested {
-				return nil, errors.New("want a list of values, not of lists")
-			}
-			one, err := texts(x)
-			if err != nil {
-				return nil, err
-			}
-			list = append(list, one...)
+	for _, name := range f.Annotations[withoutNote] {
+		if with(name) && OriginOf(c.Flags().Lookup(name)) != FromFile {
+			return "not with --" + name
 		}
-		return list, nil
-	case string:
-		return []string{v}, nil
-	case bool:
-		return []string{strconv.FormatBool(v)}, nil
-	case int64:
-		return []string{strconv.FormatInt(v, 10)}, nil
-	case float64:
-		return []string{strconv.FormatFloat(v, 'g', -1, 64)}, nil
 	}
-	return nil, errors.New("want a text in quotes, a number, true, false, or a list of these")
+	if others := f.Annotations[withNote]; len(others) > 0 && !slices.ContainsFunc(others, with) {
+		return "only with --" + strings.Join(others, " or --")
+	}
+	return ""
 }

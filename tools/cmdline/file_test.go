@@ -56,3 +56,29 @@ func TestReadFileOfAPipe(t *testing.T) {
 		t.Fatal("it waits for the pipe's other end")
 	}
 }
+
+// TestReadFileLooksAtWhatItOpened: a name that leads to another file later is of no use.
+func TestReadFileLooksAtWhatItOpened(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "file")
+	if err := os.WriteFile(path, []byte("1"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	swap := func(*os.File) error {
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+		return os.WriteFile(path, []byte("2"), 0o600)
+	}
+	if b, err := ReadFile(path, 5, swap); err != nil || string(b) != "1" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if err := os.Symlink(os.DevNull, filepath.Join(dir, "null")); err != nil {
+		t.Fatal(err)
+	}
+	for _, null := range []string{os.DevNull, filepath.Join(dir, "null")} {
+		if b, err := ReadFile(null, 5, nil); err != nil || len(b) != 0 {
+			t.Errorf("%s: %q, %v", null, b, err)
+		}
+	}
+}

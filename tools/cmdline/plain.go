@@ -8,10 +8,20 @@ import (
 // plainer is what Plain leaves out.
 type plainer struct{ packages, system, route *regexp.Regexp }
 
+// packages are the names that errors begin with: of the packages of this module that
+// name themselves so, which TestPackagesAreThoseOfTheModule finds, and "unix", as package
+// tcp calls its links over sockets.
+func packages() []string {
+	return []string{
+		"bridge", "calls", "cuda", "facts", "failover", "faultproxy", "front", "keys", "mem", "prefill", "rdma", "replay", "seal", "services",
+		"session", "tcp", "transport", "unix", "verbs", "verify",
+	}
+}
+
 // newPlainer compiles it.
 func newPlainer() plainer {
 	return plainer{
-		packages: regexp.MustCompile(`(^|\n|[:;] )(?:(?:transport|failover|session|wire|tcp|unix|rdma|mem|keys|seal|bridge|omlx|prefill|front|replay): )+`),
+		packages: regexp.MustCompile(`(^|\n|[:;] )(?:(?:` + strings.Join(packages(), "|") + `): )+`),
 		system:   regexp.MustCompile(`\b(dial|read|write) (?:tcp|unix) (\S+): `),
 		route:    regexp.MustCompile(`\b([a-z]+ to (\S+)): dial (\S+): `),
 	}

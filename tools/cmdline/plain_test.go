@@ -2,8 +2,62 @@ package cmdline
 
 import (
 	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 )
+
+// namesItself reports that a file has a text that begins with its package's name as
+// errors do.
+func namesItself(f *ast.File) (found bool) {
+	ast.Inspect(f, func(n ast.Node) bool {
+		lit, ok := n.(*ast.BasicLit)
+		found = found || ok && lit.Kind == token.STRING && strings.HasPrefix(lit.Value[1:], f.Name.Name+": ")
+		return true
+	})
+	return found
+}
+
+// TestPackagesAreThoseOfTheModule: each package whose errors begin with its name is left
+// out for people, and no other word is.
+func TestPackagesAreThoseOfTheModule(t *testing.T) {
+	want := map[string]bool{"unix": true}
+	root := filepath.Join("..", "..")
+	for _, top := range []string{"transport", "tcp", "rdma", "bridge", "kernels", "tools"} {
+		err := filepath.WalkDir(filepath.Join(root, top), func(path string, d fs.DirEntry, err error) error {
+			switch {
+			case errors.Is(err, fs.ErrNotExist): // somebody takes it away
+				return nil
+			case err != nil:
+				return err
+			case d.IsDir() && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".")):
+				return fs.SkipDir
+			case d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
+				return nil
+			}
+			f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+			if err == nil && f.Name.Name != "main" && namesItself(f) {
+				want[f.Name.Name] = true
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, of := range []string{"transporttest", "fakeverbs", "cmdline"} { // of tests alone, and of a program that is wrong
+		delete(want, of)
+	}
+	if got := slices.Sorted(slices.Values(packages())); !slices.Equal(got, slices.Sorted(maps.Keys(want))) {
+		t.Errorf("left out are %v, packages that name themselves are %v", got, slices.Sorted(maps.Keys(want)))
+	}
+}
 
 func TestErrorsArePlain(t *testing.T) {
 	for raw, want := range map[string]string{

@@ -122,14 +122,38 @@ func (s Settings) Variable(c *cobra.Command, flag string) string {
 // variable, or the file and the line, and for a name that does not exist the nearest
 // that does.
 func (s Settings) Apply(c *cobra.Command) error {
-	if err := s.applyEnv(c); err != nil {
-		return err
+	_, err := s.apply(c)
+	return err
+}
+
+// apply is Apply, and returns the file.
+func (s Settings) apply(c *cobra.Command) (*file, error) {
+	if err := errors.Join(applyLine(c), s.applyEnv(c)); err != nil {
+		return nil, err
 	}
 	file, err := s.load(c.Root())
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return file.apply(c)
+	return file, file.apply(c)
+}
+
+// applyLine puts home directories into what is on the command line.
+func applyLine(c *cobra.Command) error {
+	var errs []error
+	settable(c, func(f *pflag.Flag) {
+		if !f.Changed || OriginOf(f) != FromLine || !isPath(f) {
+			return
+		}
+		path, err := expand(f, f.Value.String())
+		if err == nil {
+			err = f.Value.Set(path)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--%w", err))
+		}
+	})
+	return errors.Join(errs...)
 }
 
 // settable calls f with each flag of c that settings can be for, by name.
@@ -198,8 +222,16 @@ func assign(c *cobra.Command, f *pflag.Flag, values []string, from Origin) error
 	case many && len(values) == 0:
 		return fmt.Errorf("the list for --%s is empty: leave it out", f.Name)
 	}
-	if err := c.Flags().Set(f.Name, values[0]); err != nil {
+	first, err := expand(f, values[0])
+	if err != nil {
 		return err
+	}
+	if err := c.Flags().Set(f.Name, first); err != nil {
+		if from == FromFile {
+			return err // the file was checked
+		}
+		what, _ := wanted(f)
+		return fmt.Errorf("%w: want %s", err, strings.TrimSuffix(what, ", in quotes"))
 	}
 	if many {
 		if err := list.Replace(values); err != nil {
@@ -220,20 +252,37 @@ type Setting struct {
 	Value    string `json:"value"`
 	Origin   Origin `json:"origin"`
 	Variable string `json:"variable"` // that would set it
+
+	// Idle says why a value of the file does not count with the other flags as they
+	// are: "only with --decoder". Empty: it counts.
+	Idle string `json:"idle,omitempty"`
 }
 
 // List returns the values that the flags of c have where none is on the command line.
-// It changes the flags of c. Errors are those of Apply.
+// A value of the file that has no effect is among them, with the reason. It changes the
+// flags of c. Errors are those of Apply.
 func (s Settings) List(c *cobra.Command) ([]Setting, error) {
-	if err := s.Apply(c); err != nil {
+	file, err := s.apply(c)
+	if err != nil {
 		return nil, err
+	}
+	table := file.tables
+	for _, word := range wordsOf(c) {
+		table, _ = table[word].(map[string]any) // nil: it has no table
 	}
 	var all []Setting
 	_, command, _ := strings.Cut(c.CommandPath(), " ")
 	settable(c, func(f *pflag.Flag) {
-		if !f.Hidden {
-			all = append(all, Setting{command, f.Name, valueText(f), OriginOf(f), s.Variable(c, f.Name)})
+		if f.Hidden {
+			return
 		}
+		x := Setting{Command: command, Flag: f.Name, Value: valueText(f), Origin: OriginOf(f), Variable: s.Variable(c, f.Name)}
+		if value, ok := table[f.Name]; ok && !f.Changed {
+			if values, err := texts(value); err == nil {
+				x.Value, x.Origin, x.Idle = strings.Join(values, ","), FromFile, idle(c, f)
+			}
+		}
+		all = append(all, x)
 	})
 	return all, nil
 }

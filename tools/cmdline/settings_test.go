@@ -42,6 +42,9 @@ func program(s Settings, v *values) *cobra.Command {
 	fl.StringArrayVar(&v.models, "model", nil, "")
 	fl.UintSliceVar(&v.ids, "uid", nil, "")
 	fl.StringVar(&v.front, "front", "", "")
+	if err := serve.MarkFlagDirname("store"); err != nil {
+		panic(err)
+	}
 	OnlyWith(serve, []string{"front"}, "store")
 	OnlyWithout(serve, []string{"store"}, "discard")
 	keys := &cobra.Command{Use: "keys"}
@@ -161,12 +164,31 @@ func TestMistakesAreToldWithTheirPlace(t *testing.T) {
 		{"help is no setting", "[serve]\nhelp = true\n", nil, []string{"serve"}, "unknown setting help"},
 		{"no TOML", "[serve]\nlisten = \n", nil, []string{"serve"}, "line 2: "},
 		{"twice", "[serve]\nlisten = 'a'\nlisten = 'b'\n", nil, []string{"serve"}, "line"},
-		{"a wrong value", "[serve]\ntokens = 'many'\n", nil, []string{"serve"}, `line 2: invalid argument "many"`},
-		{"a time without a unit", "[serve]\npart-wait = 5\n", nil, []string{"serve"}, "line 2: invalid argument"},
-		{"a list for one", "[serve]\nlisten = ['a', 'b']\n", nil, []string{"serve"}, "line 2: want one value for --listen"},
-		{"an empty list", "[serve]\nmodel = []\n", nil, []string{"serve"}, "line 2: the list for --model is empty"},
-		{"a list of lists", "[serve]\nmodel = [['a']]\n", nil, []string{"serve"}, "line 2: model: want a list of values"},
-		{"a date", "[serve]\nlisten = 2026-01-01\n", nil, []string{"serve"}, "line 2: listen: want a text in quotes"},
+		{"a wrong value", "[serve]\ntokens = 'many'\n", nil, []string{"serve"}, `line 2: tokens = "many": want a whole number without a unit, for example tokens = 1`},
+		{"a time without a unit", "[serve]\npart-wait = 5\n", nil, []string{"serve"}, `line 2: part-wait = 5: want a time with its unit, in quotes, for example part-wait = "1s"`},
+		{"a number with a unit", "[serve]\ntokens = '4k'\n", nil, []string{"serve"}, `line 2: tokens = "4k": want a whole number without a unit`},
+		{"a number with a point", "[serve]\ntokens = 1.5\n", nil, []string{"serve"}, "line 2: tokens = 1.5: want a whole number"},
+		{"a word for true", "[serve]\ndiscard = 'yes'\n", nil, []string{"serve"}, `line 2: discard = "yes": want true or false, for example discard = true`},
+		{"of another command", "[serve]\ntokens = 'x'\n", nil, []string{"keys", "init"}, `line 2: tokens = "x"`},
+		{"what has no effect here", "[serve]\n\nfront = ['a', 'b']\n", nil, []string{"serve"}, `line 3: front = ["a", "b"]: want a text in quotes`},
+		{"no quotes", "[keys.init]\n[serve]\nlisten = tcp://a:1 # here\n", nil, []string{"serve"}, `line 3: listen = tcp://a:1: want a text in quotes: listen = "tcp://a:1"`},
+		{"other quotes", "[serve]\nlisten = “tcp://a:1”\n", nil, []string{"serve"}, `want a text in quotes: listen = "tcp://a:1"`},
+		{"a time without quotes", "[serve]\npart-wait = 5s\n", nil, []string{"serve"}, `line 2: part-wait = 5s: want a time with its unit, in quotes: part-wait = "5s"`},
+		{"a number with a unit and no quotes", "[serve]\ntokens = 4k\n", nil, []string{"serve"}, `line 2: tokens = 4k: want a whole number without a unit: tokens = 1`},
+		{"True", "[serve]\ndiscard = True\n", nil, []string{"serve"}, "line 2: discard = True: want true or false: discard = true"},
+		{"off", "[serve]\ndiscard = off\n", nil, []string{"serve"}, "want true or false: discard = false"},
+		{"no value", "[serve]\nlisten = # none\n", nil, []string{"serve"}, "line 2: listen has no value: want a text in quotes"},
+		{"a list without quotes", "[serve]\nmodel = a=b\n", nil, []string{"serve"}, `line 2: model = a=b: want a list of texts in quotes: model = ["a=b"]`},
+		{"a list of tables", "[[serve]]\nlisten = 'x'\n", nil, []string{"serve"}, "line 1: [[serve]] is a list of tables: want one pair of brackets, [serve]"},
+		{"one of another name", "[[srve]]\nlisten = 'x'\n", nil, []string{"serve"}, "line 1: unknown table [[srve]]: did you mean serve?"},
+		{"one below a table", "[[keys.init]]\ndir = 'x'\n", nil, []string{"serve"}, "line 1: [[keys.init]] is a list of tables"},
+		{"a command with a value", "serve = 'x'\n", nil, []string{"serve"}, "line 1: serve is a command: want a table, [serve], and below it its flags"},
+		{"somebody else's home", "[serve]\nstore = '~ada/x'\n", nil, []string{"serve"}, `line 2: store: "~ada/x": only ~/ stands for a home directory`},
+		{"a time without a unit in a variable", "", []string{"PROG_SERVE_PART_WAIT=5"}, []string{"serve"}, "want a time with its unit"},
+		{"a list for one", "[serve]\nlisten = ['a', 'b']\n", nil, []string{"serve"}, `line 2: listen = ["a", "b"]: want a text in quotes`},
+		{"an empty list", "[serve]\nmodel = []\n", nil, []string{"serve"}, "line 2: the list for model is empty"},
+		{"a list of lists", "[serve]\nmodel = [['a']]\n", nil, []string{"serve"}, `line 2: model = [["a"]]: want a list of texts in quotes, for example model = ["a", "b"]`},
+		{"a date", "[serve]\nlisten = 2026-01-01\n", nil, []string{"serve"}, "line 2: listen = 2026-01-01: want a text in quotes"},
 		{"a table for a flag", "[serve.listen]\nx = 1\n", nil, []string{"serve"}, "unknown table [serve.listen]"},
 		{"a mistyped variable", "", []string{"PROG_SERVE_LISTNE=x"}, []string{"serve"}, "$PROG_SERVE_LISTNE: prog serve has no such flag: did you mean $PROG_SERVE_LISTEN?"},
 		{"a wrong value of a variable", "", []string{"PROG_SERVE_TOKENS=x"}, []string{"serve"}, "$PROG_SERVE_TOKENS: invalid argument"},
@@ -220,12 +242,22 @@ func TestList(t *testing.T) {
 		t.Fatalf("%+v, %v", all, err)
 	}
 	for _, want := range []Setting{
-		{"serve", "listen", "default", FromDefault, "PROG_SERVE_LISTEN"},
-		{"serve", "model", "a,b", FromFile, "PROG_SERVE_MODEL"},
-		{"serve", "part-wait", "1m30s", FromEnv, "PROG_SERVE_PART_WAIT"},
+		{"serve", "listen", "default", FromDefault, "PROG_SERVE_LISTEN", ""},
+		{"serve", "model", "a,b", FromFile, "PROG_SERVE_MODEL", ""},
+		{"serve", "part-wait", "1m30s", FromEnv, "PROG_SERVE_PART_WAIT", ""},
 	} {
 		if !slices.Contains(all, want) {
 			t.Errorf("no %+v in %+v", want, all)
+		}
+	}
+	if err := os.WriteFile(path, []byte("[serve]\nfront = 'f'\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for with, idle := range map[string]string{"": "only with --store", "s": ""} {
+		s.Env = []string{"PROG_SERVE_STORE=" + with}
+		again, _ := Find(program(s, &v), []string{"serve"})
+		if all, err := s.List(again); err != nil || !slices.Contains(all, Setting{"serve", "front", "f", FromFile, "PROG_SERVE_FRONT", idle}) {
+			t.Errorf("with %q: %+v, %v", with, all, err)
 		}
 	}
 	keysInit, _ := Find(root, []string{"keys", "init"})
@@ -250,6 +282,39 @@ func TestSettingsOfAnotherCommand(t *testing.T) {
 	} {
 		if _, _, err := applied(t, c[0], []string{c[1]}, "look", "serve"); err == nil || !strings.Contains(err.Error(), say) {
 			t.Errorf("%v, want %q", err, say)
+		}
+	}
+}
+
+// TestHomes: of paths, wherever they come from.
+func TestHomes(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("HOME", home)
+	t.Setenv("USERPROFILE", home)
+	for _, c := range []struct {
+		file string
+		env  []string
+		args []string
+	}{
+		{"[serve]\nstore = '~/a/b'\n", nil, nil},
+		{"", []string{"PROG_SERVE_STORE=~/a/b"}, nil},
+		{"", nil, []string{"--store=~/a/b"}},
+	} {
+		if v, _, err := applied(t, c.file, c.env, append([]string{"serve"}, c.args...)...); err != nil || v.store != filepath.Join(home, "a", "b") {
+			t.Errorf("%+v: %q, %v", c, v.store, err)
+		}
+	}
+	if v, _, err := applied(t, "[serve]\nlisten = '~/a'\nstore = './~'\n", nil, "serve"); err != nil || v.listen != "~/a" || v.store != "./~" {
+		t.Errorf("no path, and no home: %+v, %v", v, err)
+	}
+	for path, want := range map[string]string{"~": home, "": "", "a/~": "a/~", "/x": "/x"} {
+		if got, err := Home(path); err != nil || got != want {
+			t.Errorf("%q: %q, %v", path, got, err)
+		}
+	}
+	for _, args := range [][]string{{"--store=~ada"}, {"--store", "~ada/x"}} {
+		if _, _, err := applied(t, "", nil, append([]string{"serve"}, args...)...); err == nil || !strings.Contains(err.Error(), "--store: ") {
+			t.Errorf("%v: %v", args, err)
 		}
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"reflect"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -215,70 +213,5 @@ func TestReplayPrintsOneObjectInEveryCase(t *testing.T) {
 			res.Transfer == "" || res.Kind != "kv" || (res.Total == 5) == (c.state == bridge.Skipped) {
 			t.Errorf("%v: status %d: %s%s", c.args, status, out, errOut)
 		}
-	}
-}
-
-// TestFieldsHaveOneNameAndAreDocumented: what programs read.
-func TestFieldsHaveOneNameAndAreDocumented(t *testing.T) {
-	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	fields := map[string]map[string]bool{}
-	for _, v := range []any{
-		replayResult{}, transferEvent{}, listening{}, declinedEvent{}, ended{}, demoSummary{}, entryJSON{}, listSummary{}, findingJSON{},
-		verifySummary{}, diffJSON{}, diffSummary{}, blockJSON{}, layerJSON{}, tensorJSON{}, buildFacts{}, bridge.LinkUse{},
-		ownKey{}, pairing{}, peerJSON{}, keysSummary{}, revocation{},
-	} {
-		typ := reflect.TypeOf(v)
-		fields[typ.Name()] = map[string]bool{}
-		for _, f := range reflect.VisibleFields(typ) {
-			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-			if name == "" {
-				continue // the embedded struct itself
-			}
-			fields[typ.Name()][name] = true
-			if !bytes.Contains(readme, []byte("`"+name+"`")) {
-				t.Errorf("%s of %s is not in the README", name, typ.Name())
-			}
-		}
-	}
-	for name := range fields["transferEvent"] {
-		if !fields["replayResult"][name] {
-			t.Errorf("decode's transfer event has %s, replay's result has not", name)
-		}
-	}
-}
-
-// TestReadmeLeadsSomewhere: its links and its command lines.
-func TestReadmeLeadsSomewhere(t *testing.T) {
-	root := filepath.Join("..", "..")
-	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	links := regexp.MustCompile(`\]\(([^):]+)\)`).FindAllSubmatch(readme, -1)
-	anchors := map[string]bool{}
-	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllSubmatch(readme, -1) {
-		anchors["#"+strings.ReplaceAll(regexp.MustCompile(`[^a-z0-9 -]`).ReplaceAllString(strings.ToLower(string(m[1])), ""), " ", "-")] = true
-	}
-	for _, m := range links {
-		to := string(m[1])
-		if _, err := os.Stat(filepath.Join(root, to)); err != nil && !anchors[to] {
-			t.Error(err)
-		}
-	}
-	usages := regexp.MustCompile(`(?m)^pdlink ([a-z ]+?)(?: [^a-z].*)?$`).FindAllSubmatch(readme, -1)
-	for _, m := range usages {
-		words := strings.Fields(string(m[1]))
-		_, help, _ := cli(t, append(words, "--help")...)
-		for _, flag := range regexp.MustCompile(`--[a-z-]+`).FindAll(m[0], -1) {
-			if !strings.Contains(help, string(flag)+" ") {
-				t.Errorf("%s: no flag %s in the help of %v", m[0], flag, words)
-			}
-		}
-	}
-	if len(links) < 20 || len(usages) < 6 {
-		t.Errorf("found %d links and %d command lines only", len(links), len(usages))
 	}
 }

@@ -16,8 +16,8 @@ import (
 )
 
 // bundled are small cases with the blocks that a real decoder wrote for them;
-// testdata/README.md says how they were made. state.safetensors, which only
-// tests read, stays out of the binary.
+// testdata/README.md says how they were made. state.safetensors, which only verify
+// reads, is bundledStates.
 //
 //go:embed testdata/cases/*/case.json testdata/cases/*/capture.safetensors
 //go:embed testdata/cases/*/weights.safetensors testdata/cases/*/expected

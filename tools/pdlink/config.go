@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -37,11 +38,12 @@ The file is TOML: --config FILE, else $` + configEnv + `, else pdlink/config.tom
 user's configuration directory (~/.config; on macOS ~/Library/Application Support),
 where it need not be. It has a table for each command, [decode] or [keys.init], and in
 it the flags by their names, without dashes in front. Texts stand in quotes, times too
-("30s"). A flag that may be repeated has a list, in a variable one with commas. A name
-that no flag has is an error. Nobody else may be able to write the file.
+("30s"); numbers, true and false do not. A flag that may be repeated has a list, in a
+variable one with commas. ~/ at the beginning of a path is this user's home directory. A
+name that no flag has is an error. Nobody else may be able to write the file.
 
 What the file says of a flag that has no effect with the rest of a command line, or
-that the command line excludes, is passed over.`
+that the command line excludes, is passed over; "pdlink config show" marks it.`
 
 // configFlags say where the config file is.
 type configFlags struct{ path string }
@@ -83,6 +85,10 @@ func (f *configFlags) settings(g given) (cmdline.Settings, error) {
 	if s.Path == "" {
 		s.Path = os.Getenv(configEnv)
 	}
+	var err error
+	if s.Path, err = cmdline.Home(s.Path); err != nil {
+		return s, fmt.Errorf("the config file: %w", err)
+	}
 	if s.Path == "" {
 		dir, err := keys.DefaultDir()
 		if err != nil {
@@ -112,7 +118,12 @@ func trusted(f *os.File) error {
 	return nil
 }
 
-func newConfig(std streams, f *configFlags) *cobra.Command {
+// checks look at the values of a command's flags, by its name, as it would.
+type checks map[string]func(given) error
+
+// newConfig makes the command. look has the commands whose values can be looked at as a
+// whole.
+func newConfig(std streams, f *configFlags, look checks) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "config",
 		Short: "show where the values of flags come from",
@@ -120,7 +131,7 @@ func newConfig(std streams, f *configFlags) *cobra.Command {
 		Args:  group,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(newConfigShow(std, f))
+	c.AddCommand(newConfigShow(std, f, look))
 	return c
 }
 
@@ -138,14 +149,16 @@ type settingsSummary struct {
 	Settings int    `json:"settings"`
 }
 
-func newConfigShow(std streams, f *configFlags) *cobra.Command {
+func newConfigShow(std streams, f *configFlags, look checks) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "show [COMMAND]",
 		Short: "print the value of each flag and where it comes from",
 		Long: `show prints the value that each flag of a command has without a command line, and
-where it comes from: a variable, the config file, or the default. Without a command
-it shows those that run as services, decode and prefill.
+where it comes from: a variable, the config file, or the default. What the file says of
+a flag that has no effect with the others is marked. Without a command it shows those
+that run as services, decode and prefill. A file that does not hold together for one of
+these is warned of: for what no command line adds.
 
 ` + statusText,
 		Example: `  pdlink config show
@@ -165,14 +178,14 @@ it shows those that run as services, decode and prefill.
 			if err != nil {
 				return err
 			}
-			return showConfig(std, c.Root(), s, args, asJSON)
+			return showConfig(std, c.Root(), s, args, asJSON, look)
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON, one setting a line, and a summary")
 	return c
 }
 
-func showConfig(std streams, root *cobra.Command, s cmdline.Settings, args []string, asJSON bool) error {
+func showConfig(std streams, root *cobra.Command, s cmdline.Settings, args []string, asJSON bool, look checks) error {
 	about := [][]string{args}
 	if len(args) == 0 {
 		about = [][]string{{"decode"}, {"prefill"}}
@@ -195,6 +208,11 @@ func showConfig(std streams, root *cobra.Command, s cmdline.Settings, args []str
 			return err
 		}
 		all = append(all, list...)
+		if check := look[c.Name()]; check != nil && slices.ContainsFunc(list, func(x cmdline.Setting) bool { return x.Origin != cmdline.FromDefault && x.Idle == "" }) {
+			if err := check(flagsOf(c)); err != nil {
+				std.warnf("%s with these settings alone: %v", c.CommandPath(), err)
+			}
+		}
 	}
 	sum.Settings = len(all)
 	if asJSON {
@@ -228,6 +246,9 @@ func (sum settingsSummary) print(std streams, all []cmdline.Setting) error {
 		}
 		if x.Origin == cmdline.FromEnv {
 			origin = "$" + x.Variable
+		}
+		if x.Idle != "" {
+			origin += ", no effect: " + x.Idle
 		}
 		printTo(tw, "  %s\t%s\t%s\n", x.Flag, value, origin)
 	}

@@ -202,24 +202,28 @@ func TestReadmeConfigFilesAreRead(t *testing.T) {
 	}
 }
 
-// TestReadmeHasEverySetting: of the two commands that run as services.
-func TestReadmeHasEverySetting(t *testing.T) {
-	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
-	if err != nil {
-		t.Fatal(err)
+// TestConfigShowTellsWhatDoesNotCount: settings that have no effect with the others are
+// there, checked and marked, and a file that does not hold together is warned of.
+func TestConfigShowTellsWhatDoesNotCount(t *testing.T) {
+	file := configured(t, "[decode]\nstore = '/s'\nfront = '127.0.0.1:9'\n")
+	if got := shown(t, "front", "decode", "--config", file); got.Value != "127.0.0.1:9" || got.Origin != cmdline.FromFile || got.Idle != "only with --decoder" {
+		t.Errorf("%+v", got)
 	}
-	_, table, _ := strings.Cut(string(readme), "| setting | of | default |")
-	table, _, _ = strings.Cut(table, "\n\n")
-	for _, command := range []string{"decode", "prefill"} {
-		_, out, _ := cli(t, "config", "show", command, "--json")
-		for line := range strings.Lines(out) {
-			var e settingEvent
-			if err := json.Unmarshal([]byte(line), &e); err != nil {
-				t.Fatal(err)
-			}
-			if e.Event == "setting" && !strings.Contains(table, "`"+e.Flag+"`") {
-				t.Errorf("%s of %s is not in the README's table", e.Flag, command)
-			}
+	if _, out, errOut := cli(t, "config", "show", "decode", "--config", file); !regexp.MustCompile(`front +127.0.0.1:9 +file, no effect: only with --decoder`).MatchString(out) || errOut != "" {
+		t.Errorf("%s%s", out, errOut)
+	}
+	for text, say := range map[string]string{
+		"[decode]\nlisten = 'x'\n":                          "give one of --store DIR, --discard, --decoder URL",
+		"[decode]\ndecoder = 'http://127.0.0.1:8012'\n":     "requests would come back for ever",
+		"[prefill]\nengine = 'http://127.0.0.1:1'\n":        "--to URL is missing",
+		"[prefill]\nto = 'tcp://127.0.0.1:1'\nrank = '1'\n": "--rank 1 is for --group",
+	} {
+		if status, _, errOut := cli(t, "config", "show", "--config", configured(t, text)); status != exitOK || !strings.Contains(errOut, "warning: ") || !strings.Contains(errOut, say) {
+			t.Errorf("%q: status %d: %s", text, status, errOut)
 		}
+	}
+	file = configured(t, "[decode]\nstore = '/s'\nmin-tokens = '4k'\n")
+	if status, _, errOut := cli(t, "config", "show", "--config", file); status != exitUsage || !strings.Contains(errOut, `line 3: min-tokens = "4k": want a whole number without a unit, for example min-tokens = 4096`) {
+		t.Errorf("status %d: %s", status, errOut)
 	}
 }

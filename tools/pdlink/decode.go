@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pdlink/bridge"
+	"pdlink/rdma"
 	"pdlink/tools/cmdline"
 	"pdlink/tools/linkkeys"
 	"pdlink/transport"
@@ -99,7 +100,7 @@ func (f *decodeFlags) command(std streams) *cobra.Command {
 		},
 	}
 	fl := c.Flags()
-	fl.StringVar(&f.listen, "listen", "tcp://127.0.0.1:7411", "link and address to listen on, `URL` (tcp://host:port, unix://path); port 0 picks one")
+	fl.StringVar(&f.listen, "listen", "tcp://127.0.0.1:7411", "link and address to listen on, `URL` (tcp://host:port, rdma://host:port, unix://path); port 0 picks one")
 	fl.StringVar(&f.store, "store", "", "the decoder's block store, `DIR`")
 	fl.BoolVar(&f.discard, "discard", false, "keep nothing: for measuring a link")
 	fl.BoolVar(&f.noSync, "no-sync", false, "do not wait for the disk: a power cut may then leave wrong blocks")
@@ -173,6 +174,7 @@ func (f *decodeFlags) run(ctx context.Context, std streams, u linkURL, g given) 
 	defer o.keys.Close() //nolint:errcheck // it cannot fail
 	d := &decoding{decodeFlags: f, std: std, journal: j, events: make(chan any, 16)}
 	o.peers = &d.peers
+	o.follow(&d.ports)
 	step, hide := std.progress("receive")
 	d.hide, d.printer = hide, newPrinter(d.say, step)
 	defer d.printer.close() //nolint:errcheck // the loop asks
@@ -186,7 +188,7 @@ func (f *decodeFlags) run(ctx context.Context, std streams, u linkURL, g given) 
 	}
 	r, err := startReceiving(ctx, link, u, func() (bridge.Options, error) { return d.open(std) })
 	if err != nil {
-		return err
+		return listenError("listen", u.addr, err)
 	}
 	for _, w := range append(o.keys.Warnings(true), d.front.warnings()...) {
 		std.warnf("%s", w)
@@ -208,6 +210,7 @@ type decoding struct {
 	front   *door        // nil: there is none
 	live    atomic.Int64 // transfers that are open
 	peers   peerNames
+	ports   rdma.Ports // that rdma links take
 	hide    func()
 	lost    bool // somebody was told that output is lost; of the printer
 }
@@ -249,6 +252,7 @@ func (d *decoding) open(std streams) (bridge.Options, error) {
 				opened.Target = d.seams.wrap(opened.Target)
 			}
 			opened.Target = counted{opened.Target, &d.live}
+			opened = counting(&d.ports, opened)
 		}
 		return opened, err
 	}

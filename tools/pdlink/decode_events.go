@@ -107,6 +107,7 @@ func (d *decoding) print(event any) {
 		std.printf("transfer %s: %s, %d of %d blocks visible (%d before), %s in %.3f s%s%s\n",
 			e.Transfer, std.verdict(e.Verdict, e.State == bridge.Complete), e.Blocks, e.Total, e.Present,
 			bytesText(e.Bytes), e.Seconds, rate, over)
+		printPorts(std, "its ports", e.Ports)
 	case declinedEvent:
 		std.printf("transfer %s: %s\n", e.Transfer, std.verdict(e.Verdict, false))
 	case texter:

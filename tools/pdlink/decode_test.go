@@ -67,10 +67,17 @@ func TestSuspiciousStoresAreTold(t *testing.T) {
 	if err := os.WriteFile("letter.txt", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for store, want := range map[string]string{dir: "none of a store's folders", "~": "write $HOME instead"} {
-		_, _, errOut := cli(t, "replay", "bundled:kv-qwen3", "--store", store)
-		if !strings.Contains(errOut, "warning: ") || !strings.Contains(errOut, want) {
-			t.Errorf("%s: %s", store, errOut)
+	_, _, errOut := cli(t, "replay", "bundled:kv-qwen3", "--store", dir)
+	if !strings.Contains(errOut, "warning: ") || !strings.Contains(errOut, "none of a store's folders") {
+		t.Errorf("%s", errOut)
+	}
+	t.Setenv("HOME", t.TempDir())
+	for store, want := range map[string]string{"~/store": filepath.Join(os.Getenv("HOME"), "store"), "./~": filepath.Join(dir, "~")} {
+		if status, _, errOut := cli(t, "replay", "bundled:kv-qwen3", "--store="+store); status != exitOK {
+			t.Errorf("%s: status %d: %s", store, status, errOut)
+		}
+		if _, err := os.Stat(want); err != nil {
+			t.Errorf("%s: %v", store, err)
 		}
 	}
 }

@@ -17,6 +17,7 @@ at, changes nothing, and can be run beside that command.
 
   on the decoder's host   pdlink doctor decode --decoder http://127.0.0.1:8000
   on a prefill host       pdlink doctor prefill --to tcp://10.0.0.5:7411
+  where rdma:// is used   pdlink doctor rdma 10.0.0.5
 
 One line is printed for each thing that was looked at: "ok", "warn" (it works, and
 perhaps not as it should), or "FAIL", with the cure behind it.
@@ -156,7 +157,7 @@ func newDoctor(std streams, config *configFlags, decode *decodeFlags, decodes *c
 		Args:  group,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(newDoctorDecode(std, config, decode, decodes), newDoctorPrefill(std, config, prefill, prefills))
+	c.AddCommand(newDoctorDecode(std, config, decode, decodes), newDoctorPrefill(std, config, prefill, prefills), newDoctorRDMA(std))
 	return c
 }
 

@@ -4,20 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"pdlink/bridge/facts"
 	"pdlink/bridge/omlx"
-	"pdlink/tcp"
 	"pdlink/tools/linkkeys"
-	"pdlink/transport"
+	"pdlink/transport/keys"
 )
 
 func newDoctorDecode(std streams, config *configFlags, f *decodeFlags, from *cobra.Command) *cobra.Command {
@@ -95,20 +92,26 @@ func (d *decodeDoctor) lookKeys(ctx context.Context) []finding {
 	found, choice := keysFindings(ctx, &d.f.keys, d.given, d.url)
 	d.keys = choice
 	if choice.Store != nil && len(choice.Store.Peers()) == 0 {
-		found = append(found, bad("no peer is paired, so nobody can connect", "paste here what `pdlink keys show` prints on the prefill host"))
+		found = append(found, bad("no peer is paired, so nobody can connect", "run here the line that `pdlink keys show` prints on the prefill host (`pdlink keys init` where it has no key yet)"))
 	}
 	return found
 }
 
 // keysFindings opens the keys that a command would, and says what it finds.
-func keysFindings(ctx context.Context, f *linkkeys.Flags, g given, u linkURL) (found []finding, c linkkeys.Choice) {
-	c, err := f.Choose(ctx, g, func(error) {}, u.place())
-	exposed := u.place().Exposed(ctx)
+func keysFindings(ctx context.Context, f *linkkeys.Flags, g given, ways ...linkURL) (found []finding, c linkkeys.Choice) {
+	places, u, exposed := make([]linkkeys.Place, 0, len(ways)), ways[0], error(nil)
+	for _, w := range ways {
+		places = append(places, w.place())
+		if err := w.place().Exposed(ctx); exposed == nil && err != nil {
+			u, exposed = w, err
+		}
+	}
+	c, err := f.Choose(ctx, g, func(error) {}, places...)
 	switch {
 	case err != nil:
-		return []finding{bad(err.Error(), "see `pdlink keys --help`")}, c
+		return []finding{bad(err.Error(), keysCure(f, err))}, c
 	case c.Store == nil && errors.Is(exposed, linkkeys.ErrExposed):
-		return []finding{bad(fmt.Sprintf("%s needs keys, and this host has none", u), "run `pdlink keys init` here, and what it prints on the other host")}, c
+		return []finding{bad(fmt.Sprintf("%s needs keys, and this host has none", u), "run `pdlink keys init` here, then on the other host the line that it prints, and here the line that pair prints there")}, c
 	case c.Store == nil && exposed != nil:
 		return []finding{bad(exposed.Error(), "name a host that this one can look up, or its address")}, c
 	case c.Store == nil:
@@ -125,48 +128,18 @@ func keysFindings(ctx context.Context, f *linkkeys.Flags, g given, u linkURL) (f
 	return found, c
 }
 
-// lookListen looks whether the address can be listened on, or who does.
-func (d *decodeDoctor) lookListen(ctx context.Context) []finding {
-	if d.url.scheme != schemeTCP {
-		return nil
+// keysCure is what to do about keys that cannot be used.
+func keysCure(f *linkkeys.Flags, err error) string {
+	dir, _ := linkkeys.DirOf(f.Dir) // where there is none, the error says what to do
+	switch {
+	case errors.Is(err, keys.ErrNoIdentity):
+		return "run " + dir.Command("init") + " here, then on the other host the line that it prints, and here the line that pair prints there"
+	case errors.Is(err, keys.ErrUnknownPeer):
+		return "name one of those that " + dir.Command("list") + " shows, or run here the line that `pdlink keys show` prints on that host"
+	case errors.Is(err, keys.ErrPermissions):
+		return "run the command that it names, as the user whose keys these are"
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", d.url.addr)
-	if err == nil {
-		l.Close() //nolint:errcheck // nobody has connected
-		return []finding{good("%s is free", d.url)}
-	}
-	if !errors.Is(err, syscall.EADDRINUSE) {
-		return []finding{bad(fmt.Sprintf("%s: %v", d.url, err), "give --listen an address of this host")}
-	}
-	c, err := d.url.open(linkOptions{keys: d.keys}).Dial(ctx, d.url.addr)
-	if err == nil {
-		c.Close() //nolint:errcheck // nothing was sent
-	}
-	// With keys the one that runs here does not accept itself as a peer, and says so.
-	if err == nil || linkkeys.Refused(err) || errors.Is(err, tcp.ErrTurnedAway) || errors.Is(err, transport.ErrInsecure) {
-		return []finding{good("%s is in use by a pdlink that runs", d.url)}
-	}
-	return []finding{bad(fmt.Sprintf("%s is in use by something else (%v)", d.url, err), "stop that, or give --listen another port")}
-}
-
-// lookFront looks whether clients' address can be listened on, or who does.
-func (d *decodeDoctor) lookFront(ctx context.Context) []finding {
-	if d.f.door.url == nil {
-		return nil
-	}
-	addr := d.f.door.addr
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
-	if err == nil {
-		l.Close() //nolint:errcheck // nobody has connected
-		return []finding{good("%s is free", addr)}
-	}
-	if !errors.Is(err, syscall.EADDRINUSE) {
-		return []finding{bad(fmt.Sprintf("%s: %v", addr, err), "give --front an address of this host")}
-	}
-	if status, body, _, err := fetch(ctx, http.MethodGet, "http://"+addr+"/pdlink/metrics", "", nil); err == nil && status == http.StatusOK && strings.Contains(string(body), "pdlink_requests_total") {
-		return []finding{good("%s is in use by a pdlink decode that runs", addr)}
-	}
-	return []finding{bad(addr+" is in use by something else", "stop that, or give --front another port")}
+	return "mend the file that it names, or make a new key with " + dir.Command("init --replace") + " and pair again"
 }
 
 // lookDecoder looks whether the decoder answers, and takes the key.

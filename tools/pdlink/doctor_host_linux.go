@@ -42,6 +42,12 @@ func pathMTU(c net.Conn) int {
 	return mtu
 }
 
+// listAddresses is the command that lists this host's addresses.
+const listAddresses = "ip -brief address"
+
+// whoHas is the command that shows who listens on a port.
+func whoHas(port string) string { return "sudo ss -ltnp 'sport = :" + port + "'" }
+
 // rlimitMemlock is RLIMIT_MEMLOCK, which package syscall does not name.
 const rlimitMemlock = 8
 

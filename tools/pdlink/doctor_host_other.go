@@ -12,3 +12,9 @@ func pathMTU(net.Conn) int { return 0 }
 
 // lockLimits looks whether memory may be locked: not known here.
 func lockLimits(int64) []finding { return nil }
+
+// listAddresses is the command that lists this host's addresses.
+const listAddresses = "ifconfig"
+
+// whoHas is the command that shows who listens on a port.
+func whoHas(port string) string { return "sudo lsof -nP -iTCP:" + port + " -sTCP:LISTEN" }

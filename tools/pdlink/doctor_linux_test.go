@@ -137,15 +137,15 @@ func TestDoctorPrefill(t *testing.T) {
 		"two models":    {[][]byte{same, float}, nil, exitFailed, "match", levelFail, "have loaded different models"},
 		"tells less":    {[][]byte{less}, nil, exitFailed, "connector", levelWarn, "tensors: no norm"},
 		"does not tell": {[][]byte{nil}, nil, exitFailed, "connector", levelWarn, "update pdlink-vllm"},
-		"no worker":     {nil, nil, exitFailed, "connector", levelFail, "start vLLM with the connector"},
+		"no worker":     {nil, nil, exitFailed, "connector", levelFail, `start vLLM as this user with --kv-transfer-config '{"kv_connector": "PDLinkConnector"`},
 		"no engine":     {[][]byte{same}, []string{"--engine", "http://127.0.0.1:1"}, exitFailed, "engine", levelFail, "start it, or name its address"},
 		"another name":  {[][]byte{same}, []string{"--model", "tiny-qwen3=other"}, exitFailed, "engine", levelFail, "--model tiny-qwen3=other: the engine serves served"},
 		"no model":      {[][]byte{same}, []string{"--model", "else=served"}, exitOK, "match", levelWarn, "else: the decoder has not loaded a model of this id"},
-		"nobody there":  {[][]byte{same}, []string{"--to", "tcp://127.0.0.1:1"}, exitFailed, "peer", levelFail, "start `pdlink decode` there"},
+		"nobody there":  {[][]byte{same}, []string{"--to", "tcp://127.0.0.1:1"}, exitFailed, "peer", levelFail, "start `pdlink decode` there with --listen tcp://127.0.0.1:1"},
 		"a stranger":    {[][]byte{same}, []string{"--keys", stranger}, exitFailed, "peer", levelFail, "pair the two hosts again"},
 		"another peer":  {[][]byte{same}, []string{"--peer", "luna"}, exitFailed, "keys", levelFail, "luna"},
 		"only receives": {[][]byte{same}, []string{"--to", eventsOf[listening](t, bare, "listening")[0].Listen}, exitOK, "match", levelWarn, "with --decoder"},
-		"small ring":    {[][]byte{engineFacts(t, func(f *facts.Facts) { f.KVHeads = 64 })}, []string{"--slots", "8"}, exitFailed, "ring", levelFail, "two blocks have to fit"},
+		"small ring":    {[][]byte{engineFacts(t, func(f *facts.Facts) { f.KVHeads = 64 })}, []string{"--slots", "8"}, exitFailed, "ring", levelFail, "two blocks have to fit: give --slots 24 or more"},
 		"huge ring":     {[][]byte{same}, []string{"--slots", "100000"}, exitFailed, "memory", levelFail, "give --slots a smaller number"},
 		"no memory":     {[][]byte{same}, []string{"--mem-floor", "999999999"}, exitFailed, "memory", levelFail, "--gpu-memory-utilization"},
 		"no directory":  {nil, []string{"--socket", "/no/such/socket"}, exitFailed, "connector", levelFail, "make the directory /no/such"},
@@ -184,7 +184,7 @@ func TestDoctorBesideASidecar(t *testing.T) {
 	workersFor(t, socket, engineFacts(t, same))
 	sidecar.await(t, "it is ready", func() bool { return len(sidecar.out.events("ready")) == 1 })
 	found := doctor(t, exitOK, args...)
-	if !has(found, "connector", levelOK, "a pdlink prefill runs") || !has(found, "match", levelWarn, "stop pdlink prefill while doctor looks") {
+	if !has(found, "connector", levelOK, "a pdlink prefill runs") || !has(found, "match", levelWarn, "or stop pdlink prefill while doctor looks") {
 		t.Errorf("%+v", found)
 	}
 	if n := len(sidecar.out.events("waiting")); sidecar.ended() || n > 1 {
@@ -226,8 +226,32 @@ func TestDoctorLink(t *testing.T) {
 	if found := lookLink(t.Context(), linkURL{scheme: schemeTCP, addr: "127.0.0.1:7411"}); !has(found, "", levelOK, "loopback") {
 		t.Errorf("%+v", found)
 	}
-	if found := lookLink(t.Context(), linkURL{scheme: schemeUnix, addr: "/s"}); found != nil {
-		t.Errorf("%+v", found)
+	dir := t.TempDir()
+	path, plain := filepath.Join(dir, "s"), filepath.Join(dir, "plain")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := os.WriteFile(plain, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		u     linkURL
+		level level
+		say   string
+	}{
+		{linkURL{scheme: schemeUnix, addr: path}, levelOK, "over a Unix socket"},
+		{linkURL{scheme: schemeUnix, addr: path + "x"}, levelFail, "start `pdlink decode --listen unix://" + path + "x` on this host"},
+		{linkURL{scheme: schemeUnix, addr: plain}, levelFail, "is no socket"},
+		{linkURL{scheme: schemeUnix, addr: plain + "/s"}, levelFail, "name the socket"},
+		{linkURL{scheme: schemeRDMA, addr: "127.0.0.1:7411", device: "none-such"}, levelFail, "`pdlink doctor rdma` says what is missing"},
+		{linkURL{scheme: schemeRDMA, addr: "127.0.0.1:7411", device: "none-such"}, levelOK, "loopback"}, // the way of the control connection
+		{linkURL{scheme: schemeTCP, addr: "no-such-host.invalid:7411"}, levelFail, "name an address in place of no-such-host.invalid"},
+	} {
+		if found := lookLink(t.Context(), c.u); !has(found, "", c.level, c.say) {
+			t.Errorf("%+v: %+v, want %s %q", c.u, found, c.level, c.say)
+		}
 	}
 }
 
@@ -249,8 +273,9 @@ func TestDoctorPorts(t *testing.T) {
 	}()
 	p := newPatient(t)
 	addr := other.Addr().String()
+	_, port, _ := strings.Cut(addr, ":")
 	found := doctor(t, exitFailed, "decode", "--decoder", p.URL, "--listen", "tcp://"+addr, "--front", addr)
-	if !has(found, "listen", levelFail, "is in use by something else") || !has(found, "front", levelFail, "is in use by something else") {
+	if !has(found, "listen", levelFail, "sport = :"+port+"'` shows it), or give --listen another port") || !has(found, "front", levelFail, "is in use by something else") {
 		t.Errorf("%+v", found)
 	}
 	decode := start(t, "decode", "--json", "--listen", "tcp://127.0.0.1:0", "--decoder", p.URL, "--front", "127.0.0.1:0")

@@ -64,7 +64,11 @@ func (d *prefillDoctor) lookMatch(ctx context.Context) []finding {
 	}
 	d.seen = &o
 	if d.loaded == nil {
-		return []finding{doubt("what the engine has loaded is not known here, so nothing was compared", "stop pdlink prefill while doctor looks, or read the log of `pdlink decode`")}
+		cure := "mend what keeps the engine's workers away, see connector"
+		if d.busy {
+			cure = "read the log of `pdlink decode`, which compares them, or stop pdlink prefill while doctor looks"
+		}
+		return []finding{doubt("what the engine has loaded is not known here, so nothing was compared", cure)}
 	}
 	var found []finding
 	for _, model := range d.models {
@@ -87,15 +91,13 @@ func (d *prefillDoctor) lookMatch(ctx context.Context) []finding {
 
 // ask opens a probe and returns the answer.
 func (d *prefillDoctor) ask(ctx context.Context) (o calls.Opinion, err error) {
-	h := calls.Host{Name: d.f.name, Models: d.models}
-	if d.loaded != nil {
-		doc := *d.loaded
-		doc.Projection, doc.Text = d.made, d.text
-		if h.Facts, err = doc.Encode(); err != nil {
-			return o, err
-		}
+	loaded := d.loaded
+	if loaded != nil && d.made != nil {
+		doc := *loaded
+		doc.Projection = d.made
+		loaded = &doc
 	}
-	meta, err := h.Encode()
+	meta, err := d.service.Host(d.served, loaded, d.text).Encode()
 	if err != nil {
 		return o, err
 	}

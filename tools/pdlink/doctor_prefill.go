@@ -4,12 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -57,17 +53,19 @@ type prefillDoctor struct {
 	f     *prefillFlags
 	given given
 
-	keys   linkkeys.Choice
-	keysOK bool
-	conn   transport.Conn    // to the decode host; nil: there is none
-	served []string          // the engine's ids
-	models []string          // the decoder's ids of what would be announced
-	text   *facts.Text       // what the engine makes of the probe text; nil: it does not say
-	loaded *facts.Facts      // what workers say; nil: nothing
-	made   *facts.Projection // of the weights; nil: there are none
-	seen   *calls.Opinion    // the decode host's; nil: none
-	off    time.Duration     // how far its clock is ahead
-	way    time.Duration     // how long asking for it took
+	keys    linkkeys.Choice
+	keysOK  bool
+	conn    transport.Conn         // to the decode host; nil: there is none
+	service prefill.ServiceOptions // what says what would be announced; its Engine is closed
+	served  []string               // the engine's ids
+	models  []string               // the decoder's ids of what would be announced
+	text    *facts.Text            // what the engine makes of the probe text; nil: it does not say
+	busy    bool                   // a pdlink prefill runs and has the socket
+	loaded  *facts.Facts           // what workers say; nil: nothing
+	made    *facts.Projection      // of the weights; nil: there are none
+	seen    *calls.Opinion         // the decode host's; nil: none
+	off     time.Duration          // how far its clock is ahead
+	way     time.Duration          // how long asking for it took
 }
 
 func (d *prefillDoctor) close() {
@@ -90,8 +88,8 @@ func (d *prefillDoctor) checks() []check {
 		{"limits", 0, func(context.Context) []finding { return fileLimits() }},
 		{"memory", 0, d.lookMemory},
 		{"keys", 0, d.lookKeys},
-		{"link", 0, func(ctx context.Context) []finding { return lookLink(ctx, d.f.url) }},
-		{"peer", 0, d.lookPeer},
+		{"link", 0, d.lookLinks},
+		{"peer", 0, d.lookPeers},
 		{"engine", 0, d.lookEngine},
 		{"connector", 0, d.lookConnector},
 		{"ring", 0, d.lookRing},
@@ -116,7 +114,7 @@ func (d *prefillDoctor) lookMemory(context.Context) (found []finding) {
 	o := d.options()
 	ring, err := o.RingBytes()
 	if err != nil {
-		return []finding{bad(err.Error(), "give --slots a smaller number")}
+		return []finding{bad(fmt.Sprintf("--slots %d: %v", d.f.slots, err), fmt.Sprintf("give --slots a smaller number, or leave it out, for %d", defaultSlots))}
 	}
 	found = lockLimits(ring)
 	free, err := o.Available()
@@ -138,66 +136,34 @@ func (d *prefillDoctor) lookMemory(context.Context) (found []finding) {
 
 // lookKeys looks at this host's key and its peers.
 func (d *prefillDoctor) lookKeys(ctx context.Context) []finding {
-	found, choice := keysFindings(ctx, &d.f.keys, d.given, d.f.url)
+	found, choice := keysFindings(ctx, &d.f.keys, d.given, d.f.ways...)
 	d.keys = choice
 	d.keysOK = !slices.ContainsFunc(found, func(f finding) bool { return f.Level == levelFail })
 	if choice.Store != nil && len(choice.Store.Peers()) == 0 {
-		found = append(found, bad("no peer is paired, so the decode host is not believed", "paste here what `pdlink keys show` prints on the decode host"))
+		found = append(found, bad("no peer is paired, so the decode host is not believed", "run here the line that `pdlink keys show` prints on the decode host (`pdlink keys init` where it has no key yet)"))
 	}
 	return found
 }
 
-// lookPeer connects to the decode host.
-func (d *prefillDoctor) lookPeer(ctx context.Context) []finding {
-	if !d.keysOK {
-		return nil
-	}
-	c, err := d.f.url.open(linkOptions{keys: d.keys}).Dial(ctx, d.f.url.addr)
-	if err != nil {
-		return []finding{bad(dialError(ctx, err).Error(), peerCure(err))}
-	}
-	d.conn = c
-	x := c.Facts()
-	text := fmt.Sprintf("%s answers", d.f.url)
-	switch {
-	case x.Proven && x.Sealed:
-		text += fmt.Sprintf(", it is %s, and data is sealed", x.Peer)
-	case x.Proven:
-		text += fmt.Sprintf(", it is %s, and data is not sealed", x.Peer)
-	case x.Peer != "":
-		text += fmt.Sprintf(" and calls itself %s", x.Peer)
-	}
-	return []finding{good("%s", text)}
-}
-
-// peerCure is what to do about a dial that failed, beside what its error says.
-func peerCure(err error) string {
-	switch {
-	case linkkeys.Refused(err):
-		return "pair the two hosts again: `pdlink keys show` here and there, and run each line on the other"
-	case errors.Is(err, transport.ErrIncompatible):
-		return "install the same release on both hosts"
-	}
-	return "start `pdlink decode` there with --listen on an address of that host, and let its firewall pass the port"
-}
-
 // lookEngine looks whether the engine answers, what it serves and how long prompts may be.
 func (d *prefillDoctor) lookEngine(ctx context.Context) (found []finding) {
+	d.service = prefill.ServiceOptions{Name: d.f.name, Models: d.f.mapped, Group: d.f.member}
 	if d.f.engineURL == nil {
-		d.models = servedIDs(nil, d.f.mapped, true)
+		d.models = d.service.Host(nil, nil, nil).Models
 		return []finding{good("another host of group %s asks it", d.f.group)}
 	}
 	engine := prefill.NewVLLM(d.f.engineURL, os.Getenv(engineKeyEnv))
 	defer engine.Close() //nolint:errcheck // it cannot fail
+	d.service.Engine = engine
 	served, err := engine.Models(ctx)
 	if err != nil {
 		cure := "start it, or name its address with --engine"
-		if strings.Contains(err.Error(), fmt.Sprint(http.StatusUnauthorized)) {
+		if errors.Is(err, prefill.ErrUnauthorized) {
 			cure = "set $" + engineKeyEnv + " to the engine's API key"
 		}
 		return []finding{bad(fmt.Sprintf("%s does not answer: %v", d.f.engineURL, err), cure)}
 	}
-	d.served, d.models = served, servedIDs(served, d.f.mapped, false)
+	d.served, d.models = served, d.service.Host(served, nil, nil).Models
 	found = append(found, good("%s serves %s", d.f.engineURL, servedList(served)))
 	for decoder, engine := range d.f.mapped {
 		if !slices.Contains(served, engine) {
@@ -208,77 +174,13 @@ func (d *prefillDoctor) lookEngine(ctx context.Context) (found []finding) {
 	if len(d.models) == 0 {
 		return append(found, bad("nothing that it serves is named", "give --model DECODER=ENGINE"))
 	}
-	if ids, err := engine.Tokens(ctx, served[0], facts.ProbeText()); err == nil {
-		d.text = facts.TextOf(ids)
-	}
+	d.text = prefill.ProbeText(ctx, engine, served)
 	for _, id := range served {
 		if n, err := engine.MaxModelLen(ctx, id); err == nil {
 			found = append(found, good("%s takes prompts of up to %d tokens", id, n))
 		} else {
 			found = append(found, doubt(fmt.Sprintf("how long prompts of %s may be is not known: %v", id, err), "see --max-model-len of vLLM: longer ones are left to the decoder"))
 		}
-	}
-	return found
-}
-
-// servedIDs are the decoder's ids of what an engine serves.
-func servedIDs(served []string, mapped map[string]string, all bool) (ids []string) {
-	for _, id := range served {
-		if mapped[id] == "" {
-			ids = append(ids, id)
-		}
-	}
-	for decoder, engine := range mapped {
-		if all || slices.Contains(served, engine) {
-			ids = append(ids, decoder)
-		}
-	}
-	slices.Sort(ids)
-	return ids
-}
-
-// lookConnector takes a sidecar's place for a moment, and hears what workers say.
-func (d *prefillDoctor) lookConnector(ctx context.Context) []finding {
-	o := d.options()
-	var refused []string
-	faults := make(chan error, 16)
-	o.OnFault = func(err error) {
-		select {
-		case faults <- err:
-		default:
-		}
-	}
-	o.Reclaim = -1
-	server, err := prefill.Listen(ctx, o)
-	switch {
-	case errors.Is(err, prefill.ErrInUse):
-		return []finding{good("a pdlink prefill runs and has %s: it says itself whether workers are connected, and compares what they have loaded", d.f.socket)}
-	case errors.Is(err, prefill.ErrUnavailable):
-		return []finding{bad(err.Error(), "prefill hosts run Linux")}
-	case errors.Is(err, fs.ErrNotExist):
-		return []finding{bad(err.Error(), fmt.Sprintf("make the directory %s, which this user and the engine's must be able to enter", filepath.Dir(d.f.socket)))}
-	case err != nil:
-		return []finding{bad(err.Error(), "choose a --socket in a directory that is this user's")}
-	}
-	defer server.Close() //nolint:errcheck // nothing is under way
-	d.await(ctx, server)
-	for len(faults) > 0 {
-		refused = append(refused, (<-faults).Error())
-	}
-	n, expected := server.Workers(), server.Expected()
-	d.loaded, _ = server.Loaded()
-	switch {
-	case n == 0 && len(refused) > 0:
-		return []finding{bad("workers came and were refused: "+strings.Join(slices.Compact(refused), "; "), "run the engine as this user, or name its user with --uid")}
-	case n == 0:
-		return []finding{bad(fmt.Sprintf("no worker of the engine came to %s within %v", d.f.socket, workerTime),
-			"start vLLM with the connector (--kv-transfer-config, see `pdlink prefill --help`) and with this socket")}
-	case n < expected:
-		return []finding{bad(fmt.Sprintf("%d of %d workers came", n, expected), "see the engine's log for the others")}
-	}
-	found := []finding{good("%s of the engine came", count(n, "worker"))}
-	if d.loaded != nil && len(d.loaded.Unknown) > 0 {
-		found = append(found, doubt("not all is known of what they have loaded: "+silenceText(d.loaded), "update pdlink-vllm"))
 	}
 	return found
 }
@@ -291,7 +193,7 @@ func (d *prefillDoctor) await(ctx context.Context, server *prefill.Server) {
 	defer look.Stop()
 	for {
 		_, settled := server.Loaded()
-		if n := server.Workers(); n > 0 && n >= server.Expected() && settled {
+		if n, expected := server.Present(); n > 0 && n >= expected && settled {
 			return
 		}
 		select {
@@ -314,8 +216,9 @@ func (d *prefillDoctor) lookRing(context.Context) []finding {
 	}
 	block := blockBytes(f)
 	text := fmt.Sprintf("%s, a block has about %s", bytesText(uint64(ring)), bytesText(uint64(block)))
-	if ring < 2*block {
-		return []finding{bad(text, "give --slots a greater number: two blocks have to fit")}
+	if slots := int64(max(d.f.slots, 1)); d.f.slots > 0 && ring < 2*block {
+		least := (2*block*slots + ring - 1) / ring
+		return []finding{bad(text, fmt.Sprintf("two blocks have to fit: give --slots %d or more (or leave it out, for %d)", least, defaultSlots))}
 	}
 	return []finding{good("%s", text)}
 }
@@ -339,17 +242,17 @@ func (d *prefillDoctor) lookWeights(context.Context) []finding {
 	v4 := d.loaded != nil && d.loaded.Kind == facts.KindDSV4
 	if d.f.weights == "" {
 		if v4 {
-			return []finding{bad("DeepSeek-V4 needs the decoder's projection weights", "`pdlink-vllm weights export` on the decoder's checkpoint, then --weights FILE --model-config config.json")}
+			return []finding{bad("DeepSeek-V4 needs the decoder's projection weights", "run `pdlink-vllm weights export CHECKPOINT --out FILE.safetensors` on the decoder's checkpoint, copy what it makes here, and give --weights FILE.safetensors --model-config CHECKPOINT/config.json")}
 		}
 		return nil
 	}
 	p, err := d.f.projection()
 	if err != nil {
-		return []finding{bad(err.Error(), "export them again: `pdlink-vllm weights export`")}
+		return []finding{bad(err.Error(), "export them again: `pdlink-vllm weights export CHECKPOINT --out FILE.safetensors`")}
 	}
 	defer p.Weights.Close() //nolint:errcheck // it was read
 	if d.made, err = p.Facts(); err != nil {
-		return []finding{bad(err.Error(), "export them again: `pdlink-vllm weights export`")}
+		return []finding{bad(err.Error(), "export them again: `pdlink-vllm weights export CHECKPOINT --out FILE.safetensors`")}
 	}
 	found := []finding{good("%s: %d layers, numerics %s", d.f.weights, len(d.made.Layers), d.f.numerics)}
 	if d.f.numerics == kernels.Ideal.String() {

@@ -46,7 +46,7 @@ func fileLimits() []finding {
 		return nil
 	}
 	if most := l.Max; most < fewFiles {
-		return []finding{doubt(fmt.Sprintf("%d open files at most", most), "raise the limit: LimitNOFILE= of systemd, or `ulimit -n 4096`")}
+		return []finding{doubt(fmt.Sprintf("%d open files at most", most), "raise the hard limit: LimitNOFILE=4096 of systemd, which the file of `pdlink service print` has, or as root `ulimit -n 4096` before the program is started")}
 	}
 	return []finding{good("enough open files are allowed")}
 }

@@ -88,6 +88,8 @@ func pipe(in net.Conn, to string) {
 func TestHopelessDials(t *testing.T) {
 	lost, strange, refused := transport.ErrLost, transport.ErrProtocol, error(syscall.ECONNREFUSED)
 	none, late, reset := error(syscall.ENOENT), context.DeadlineExceeded, error(syscall.ECONNRESET)
+	noWay, noNet, down := error(syscall.EHOSTUNREACH), error(syscall.ENETUNREACH), error(syscall.ENETDOWN)
+	noName := error(&net.DNSError{Err: "server misbehaving", Name: "mac", IsTemporary: true})
 	for _, c := range []struct {
 		what string
 		errs []error // one dial after the other
@@ -95,7 +97,12 @@ func TestHopelessDials(t *testing.T) {
 	}{
 		{"nobody there", []error{refused}, true},
 		{"no socket there", []error{none}, true},
-		{"another error", []error{errors.New("no route to host")}, true},
+		{"no way there", []error{noWay}, true},
+		{"no network", []error{noNet}, true},
+		{"no such name", []error{noName}, true},
+		{"another error", []error{errors.New("what nobody knows")}, true},
+		{"no network for a moment", []error{lost, noWay, noNet, down, noName, noWay}, false},
+		{"no answer from a host that is off", []error{syscall.ETIMEDOUT, noWay, refused}, false},
 		{"cut again and again", []error{lost, lost, reset, late, lost, late, reset, lost}, false},
 		{"gone for a moment", []error{lost, refused, none, refused}, false},
 		{"damaged bytes", []error{strange, strange}, false},
@@ -103,27 +110,71 @@ func TestHopelessDials(t *testing.T) {
 		{"damaged bytes now and then", []error{strange, strange, lost, strange, strange, late, strange}, false},
 		{"both", []error{fmt.Errorf("%w: %w", strange, lost)}, false},
 	} {
-		s := &sender{}
+		w := &way{s: &sender{}}
 		for i, err := range c.errs {
-			over := s.hopeless(fmt.Errorf("dial: %w", err))
+			over := w.hopeless(fmt.Errorf("dial: %w", err))
 			if last := i == len(c.errs)-1; over != (last && c.over) {
 				t.Errorf("%s: dial %d of %d ends it: %t", c.what, i+1, len(c.errs), over)
 			}
 		}
-		if s.connected.Store(true); s.hopeless(refused) {
+		if w.s.connected.Store(true); w.hopeless(refused) {
 			t.Errorf("%s: hopeless after a connection", c.what)
 		}
 	}
 }
 
-// TestAnotherProgramIsToldOfSoon: trying on would not mend a wrong port.
+// TestHopelessRoutes: answers of another program count for the route that they came
+// over; that the network was struck counts for all.
+func TestHopelessRoutes(t *testing.T) {
+	s := &sender{}
+	a, b := &way{s: s}, &way{s: s}
+	for i := range strangeAnswers {
+		last := i == strangeAnswers-1
+		if a.hopeless(transport.ErrProtocol) != last {
+			t.Errorf("answer %d over the one", i+1)
+		}
+		if !last && b.hopeless(transport.ErrProtocol) {
+			t.Errorf("answer %d over the other", i+1)
+		}
+	}
+	if b.hopeless(syscall.EHOSTUNREACH) {
+		t.Error("no way over the other, behind what came over the one")
+	}
+}
+
+// TestAnotherProgramIsToldOfSoon: trying on would not mend a wrong port. Each of
+// several is tried as often.
 func TestAnotherProgramIsToldOfSoon(t *testing.T) {
+	for _, routes := range []int{1, 2} {
+		args := []string{"replay", filepath.Join(casesDir, "kv-qwen3"), "--retry", "1h"}
+		dials := make([]*atomic.Int32, routes)
+		for i := range dials {
+			var addr string
+			addr, dials[i] = anotherProgram(t)
+			args = append(args, "--to", "tcp://"+addr)
+		}
+		status, _, errOut := cli(t, args...)
+		if status != exitFailed || !strings.Contains(errOut, "something other than `pdlink decode` answered: check the port") {
+			t.Errorf("%d routes: status %d: %s", routes, status, errOut)
+		}
+		for i, n := range dials {
+			if got := n.Load(); got != strangeAnswers {
+				t.Errorf("route %d of %d was dialled %d times", i+1, routes, got)
+			}
+		}
+	}
+}
+
+// anotherProgram listens until the test ends, and returns where and how often it was
+// dialled.
+func anotherProgram(t *testing.T) (addr string, dials *atomic.Int32) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	var dials atomic.Int32
+	t.Cleanup(func() { l.Close() })
+	dials = new(atomic.Int32)
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -138,8 +189,5 @@ func TestAnotherProgramIsToldOfSoon(t *testing.T) {
 			}()
 		}
 	}()
-	status, _, errOut := cli(t, "replay", filepath.Join(casesDir, "kv-qwen3"), "--to", "tcp://"+l.Addr().String(), "--retry", "1h")
-	if status != exitFailed || !strings.Contains(errOut, "something other than `pdlink decode` answered: check the port") || dials.Load() > 2*strangeAnswers {
-		t.Errorf("status %d after %d dials: %s", status, dials.Load(), errOut)
-	}
+	return l.Addr().String(), dials
 }

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -42,7 +43,7 @@ func (f *doorFlags) register(c *cobra.Command) {
 	fl.IntVar(&f.minTokens, "min-tokens", front.DefaultMinTokens, "with --decoder: prompts of fewer tokens are left to the decoder")
 	fl.IntVar(&f.minTail, "min-tail", front.DefaultMinTail, "with --decoder: so are those of which it lacks fewer tokens")
 	fl.Float64Var(&f.decoderRate, "decoder-rate", 0, "with --decoder: its own prefill in tokens a second; then a prompt is bridged only where that is sooner done")
-	fl.IntVar(&f.perEngine, "per-engine", front.DefaultPerEngine, "with --decoder: prompts that one prefill host reads at a time")
+	fl.IntVar(&f.perEngine, "per-engine", front.DefaultPerEngine, "with --decoder: prompts that one prefill host reads at a time, 1 or more")
 	fl.DurationVar(&f.queueWait, "queue-wait", front.DefaultQueueWait, "with --decoder: how long a prompt waits for a prefill host")
 	fl.BoolVar(&f.tail, "tail", false, "with --decoder: bring what lies behind the last whole block too, so that one token is left to compute (plain keys and values)")
 	fl.DurationVar(&f.keepAlive, "keep-alive", 0, "with --decoder: how often a streaming client hears a comment while its prompt is read; 0 is never")
@@ -68,10 +69,56 @@ func (f *doorFlags) check(g given) (err error) {
 	if _, port, err := net.SplitHostPort(f.addr); err != nil || port == "" {
 		return fmt.Errorf("--front %q: want host:port, for example 127.0.0.1:8012", f.addr)
 	}
-	if f.decoderRate < 0 || f.perEngine < 1 || f.queueWait <= 0 || f.keepAlive < 0 {
-		return errors.New("--decoder-rate, --per-engine, --queue-wait and --keep-alive: want numbers and times that are not negative")
+	switch {
+	case f.decoderRate < 0:
+		return fmt.Errorf("--decoder-rate %v: want tokens a second, or 0 where it is not known", f.decoderRate)
+	case f.perEngine < 1:
+		return fmt.Errorf("--per-engine %d: want 1 or more, the prompts that a prefill host reads at a time; to have none bridged, leave --decoder out and let clients use the decoder's own port", f.perEngine)
+	case f.queueWait <= 0:
+		return fmt.Errorf("--queue-wait %v: want a time that is longer than nothing, 1ms at least", f.queueWait)
+	case f.keepAlive < 0:
+		return fmt.Errorf("--keep-alive %v: want a time, or 0 for no comments", f.keepAlive)
+	case meetsItself(f.url, f.addr):
+		return fmt.Errorf("--front %s is where --decoder %s leads, so requests would come back for ever: give the front another port than the decoder's", f.addr, f.url)
 	}
 	return nil
+}
+
+// meetsItself reports that the decoder's URL leads to the front's own address.
+func meetsItself(decoder *url.URL, front string) bool {
+	port := decoder.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[decoder.Scheme]
+	}
+	host, mine, err := net.SplitHostPort(front)
+	if err != nil || mine != port || mine == "0" {
+		return false
+	}
+	to, at := numeric(decoder.Hostname()), numeric(host)
+	if !to.IsValid() || !at.IsValid() { // names: what they mean is not looked up
+		return strings.EqualFold(decoder.Hostname(), host)
+	}
+	named := strings.EqualFold(decoder.Hostname(), "localhost") // of both families
+	if at == to || at.IsLoopback() && (to.IsUnspecified() || named) {
+		return true
+	}
+	_, ours := interfaceOf(to)
+	return at.IsUnspecified() && (to.IsLoopback() || to.IsUnspecified() || ours)
+}
+
+// numeric is a host's address where that needs no look-up.
+func numeric(host string) netip.Addr {
+	switch {
+	case host == "":
+		return netip.IPv4Unspecified()
+	case strings.EqualFold(host, "localhost"):
+		host = "127.0.0.1"
+	}
+	ip, err := netip.ParseAddr(host)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return ip.Unmap()
 }
 
 // door is a front door that is open.
@@ -125,7 +172,7 @@ func (f *doorFlags) open(ctx context.Context, std streams, j *journal, noSync bo
 		}
 	}()
 	if d.listener, err = new(net.ListenConfig).Listen(ctx, "tcp", f.addr); err != nil {
-		return nil, failed(fmt.Errorf("--front %s: %w", f.addr, err))
+		return nil, failed(listenError("front", f.addr, fmt.Errorf("--front %s: %w", f.addr, err)))
 	}
 	if d.plugin, err = front.NewPlugin(front.PluginOptions{Decoder: f.url, Tail: f.tail, Key: os.Getenv(decoderKeyEnv)}); err != nil {
 		return nil, err

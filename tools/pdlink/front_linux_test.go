@@ -256,7 +256,14 @@ func TestPrefillSaysWhatIsWrong(t *testing.T) {
 		{[]string{"decode", "--store", here, "--min-tokens", "1"}, "--min-tokens is for --decoder"},
 		{[]string{"decode", "--decoder", "http://127.0.0.1:1", "--discard"}, "exclude each other"},
 		{[]string{"decode", "--decoder", "http://127.0.0.1:1", "--front", "8012"}, "want host:port"},
-		{[]string{"decode", "--decoder", "http://127.0.0.1:1", "--per-engine", "0"}, "--per-engine"},
+		{[]string{"decode", "--decoder", "http://127.0.0.1:1", "--per-engine", "0"}, "--per-engine 0: want 1 or more"},
+		{[]string{"decode", "--decoder", "http://127.0.0.1:1", "--queue-wait", "0s"}, "--queue-wait 0s: want a time"},
+		{[]string{"decode", "--decoder", "http://127.0.0.1:1", "--keep-alive", "-1s"}, "--keep-alive -1s"},
+		{[]string{"decode", "--decoder", "http://127.0.0.1:1", "--decoder-rate", "-1"}, "--decoder-rate -1"},
+		{[]string{"decode", "--decoder", "http://127.0.0.1:8012"}, "requests would come back for ever"},
+		{append(to, "--to", "tcp://127.0.0.1:1"), "is there twice"},
+		{append(to, "--to", "tcp://127.0.0.1"), "want tcp://host:port"},
+		{[]string{"prefill", "--to", "tcp://127.0.0.1:1", "--socket", filepath.Join(here, strings.Repeat("x", 108))}, "at most 107 bytes"},
 	} {
 		if status, _, errOut := cli(t, c.args...); status != exitUsage || !strings.Contains(errOut, c.say) {
 			t.Errorf("%v: status %d: %s", c.args, status, errOut)
@@ -272,7 +279,15 @@ func TestFrontPortInUse(t *testing.T) {
 	}
 	defer l.Close()
 	status, _, errOut := cli(t, "decode", "--listen", "tcp://127.0.0.1:0", "--decoder", "http://127.0.0.1:1", "--front", l.Addr().String())
-	if status != exitFailed || !strings.Contains(errOut, "--front") {
+	if status != exitFailed || !strings.Contains(errOut, "or give --front another port") {
+		t.Errorf("status %d: %s", status, errOut)
+	}
+	status, _, errOut = cli(t, "decode", "--listen", "tcp://"+l.Addr().String(), "--discard")
+	if status != exitFailed || !strings.Contains(errOut, "or give --listen another port") {
+		t.Errorf("status %d: %s", status, errOut)
+	}
+	status, _, errOut = cli(t, "decode", "--listen", "unix://"+filepath.Join(t.TempDir(), "no", "s"), "--discard")
+	if status != exitFailed || !strings.Contains(errOut, "make the directory: `mkdir -p ") {
 		t.Errorf("status %d: %s", status, errOut)
 	}
 }

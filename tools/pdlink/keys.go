@@ -40,6 +40,7 @@ func keysError(err error) error {
 	if err == nil {
 		return nil
 	}
+	err = linkkeys.Mend(err)
 	for _, mendable := range []error{
 		keys.ErrNoIdentity, keys.ErrIdentityExists, keys.ErrUnknownPeer, keys.ErrPeerExists, keys.ErrBadKey, keys.ErrBadFile, keys.ErrPermissions,
 		keys.ErrLocked,

@@ -59,7 +59,7 @@ func keysPair(ctx context.Context, std streams, dir linkkeys.Dir, name, text, ow
 	}
 	key, err := keys.ParsePublic(text)
 	if err != nil {
-		return err
+		return keysError(err)
 	}
 	before, err := keys.LoadPeers(dir.Path)
 	if err != nil {

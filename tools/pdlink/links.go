@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"strconv"
 	"strings"
 	"syscall"
@@ -34,34 +33,24 @@ type linkURL struct {
 	scheme, addr string
 	device       string // of an rdma link: NAME or NAME:PORT; "": chosen by address
 	only         bool   // of an rdma link that listens: peers without RDMA are refused
+	falls        bool   // the other way is said too; as where nothing is
 }
 
 func (u linkURL) String() string {
-	s := u.scheme + "://" + u.addr
-	q := url.Values{}
-	if u.device != "" {
-		q.Set(paramDevice, u.device)
-	}
-	if u.only {
-		q.Set(paramFallback, "no")
-	}
-	if len(q) > 0 {
-		s += "?" + q.Encode()
-	}
-	return s
+	return u.scheme + "://" + u.rdma().String()
 }
 
-// Parameters of rdma URLs.
-const (
-	paramDevice   = "device"
-	paramFallback = "fallback"
-)
-
-// at is the URL with another address.
-func (u linkURL) at(addr string) linkURL {
-	u.addr = addr
-	return u
+// rdma is the address with the parameters of an rdma URL; other links have none.
+func (u linkURL) rdma() rdma.Addr {
+	return rdma.Addr{Host: u.addr, Device: u.device, Only: u.only, Falls: u.falls}
 }
+
+// paramDevice is the parameter of rdma URLs that names the device.
+const paramDevice = "device"
+
+// at is the URL at which the other end dials one that listens at addr: without the
+// parameters, which are this end's own.
+func (u linkURL) at(addr string) linkURL { return linkURL{scheme: u.scheme, addr: addr} }
 
 // place is what decides about its keys.
 func (u linkURL) place() linkkeys.Place {
@@ -80,9 +69,11 @@ func parseLink(text string) (linkURL, error) {
 	case schemeMem:
 		return u, nil
 	case schemeRDMA:
-		if err := u.takeParams(text); err != nil {
-			return u, err
+		a, err := rdma.ParseAddr(u.addr)
+		if err != nil {
+			return u, fmt.Errorf("link %q: %w", text, err)
 		}
+		u.addr, u.device, u.only, u.falls = a.Host, a.Device, a.Only, a.Falls
 		return u, u.checkPort()
 	case schemeTCP:
 		return u, u.checkPort()
@@ -93,27 +84,6 @@ func parseLink(text string) (linkURL, error) {
 		return u, nil
 	}
 	return u, fmt.Errorf("link %q: %w: this build has %s", text, transport.ErrUnavailable, listText(linkSchemes()))
-}
-
-// takeParams reads what comes behind the address of an rdma URL.
-func (u *linkURL) takeParams(text string) error {
-	addr, query, _ := strings.Cut(u.addr, "?")
-	u.addr = strings.TrimSuffix(addr, "/")
-	q, err := url.ParseQuery(query)
-	if err != nil {
-		return fmt.Errorf("link %q: %w", text, err)
-	}
-	for name, values := range q {
-		switch v := values[len(values)-1]; {
-		case name == paramDevice && v != "":
-			u.device = v
-		case name == paramFallback && (v == "no" || v == "yes"):
-			u.only = v == "no"
-		default:
-			return fmt.Errorf("link %q: parameter %s=%s: want device=NAME[:PORT] or, for a listener, fallback=no", text, name, v)
-		}
-	}
-	return nil
 }
 
 // checkPort demands a host and a port.
@@ -143,6 +113,9 @@ func (u linkURL) target(flag string) error {
 	}
 	if _, port, err := net.SplitHostPort(u.addr); err == nil && strings.Trim(port, "0") == "" {
 		return fmt.Errorf("--%s %s: port 0 is for listening only: `pdlink decode` prints the port that it took", flag, u)
+	}
+	if err := u.rdma().Dials(); err != nil {
+		return fmt.Errorf("--%s %s: %w", flag, u, err)
 	}
 	return nil
 }

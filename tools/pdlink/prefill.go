@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,24 +29,32 @@ import (
 
 // prefillFlags are the flags of `pdlink prefill`.
 type prefillFlags struct {
-	to, engine, socket, name string
-	group, rank              string
-	slots                    int
-	models                   []string
-	uids                     []uint
-	memFloor                 int
-	leaseWait, retry         time.Duration
-	weights, config          string
-	numerics                 string
-	asJSON                   bool
-	keys                     linkkeys.Flags
+	to                   []string
+	engine, socket, name string
+	group, rank          string
+	slots                int
+	models               []string
+	uids                 []uint
+	memFloor             int
+	leaseWait, retry     time.Duration
+	weights, config      string
+	numerics             string
+	asJSON               bool
+	keys                 linkkeys.Flags
 
 	// What check made of them.
-	url       linkURL
-	engineURL *url.URL // nil: another host of the group asks the engine
+	ways      []linkURL // to the decode host, the preferred one first; at least one
+	engineURL *url.URL  // nil: another host of the group asks the engine
 	mapped    map[string]string
 	member    *calls.Group // nil: there is no group
 }
+
+// What the flags stand at, which is what prefill.Options would take for 0.
+const (
+	defaultSlots     = 192
+	defaultMemFloor  = 2048 // MiB
+	defaultLeaseWait = 250 * time.Millisecond
+)
 
 // engineKeyEnv has the engine's API key: on a command line everybody could read it.
 // vLLM reads the same.
@@ -76,7 +83,8 @@ parallel) has a pdlink prefill on each of them, with the same --group and its ow
 other. Each sends what the workers on its host make; prompts are taken while all of
 them are connected.
 
-The connection is made again as often as it is lost. A prompt that is being read then
+The connection is made again as often as it is lost. Several --to are ways to the same
+decode host, the preferred one first: rdma://, then tcp://, for example. A prompt that is being read then
 waits for it for --retry. If the engine needs an API key it is read from
 $` + engineKeyEnv + `.
 
@@ -104,22 +112,23 @@ func (f *prefillFlags) command(std streams) *cobra.Command {
 		},
 	}
 	fl := c.Flags()
-	fl.StringVar(&f.to, "to", "", "where pdlink decode listens, `URL` (tcp://host:port, unix://path)")
+	fl.StringArrayVar(&f.to, "to", nil, "where pdlink decode listens, `URL` (tcp://host:port, rdma://host:port, unix://path); may be repeated: other ways to the same one, the preferred one first")
 	fl.StringVar(&f.engine, "engine", "http://127.0.0.1:8000", "the engine's own API, `URL`")
-	fl.StringVar(&f.socket, "socket", "/run/pdlink/engine.sock", "where the engine's workers connect, `PATH`; the directory must be there")
+	fl.StringVar(&f.socket, "socket", defaultSocket, "where the engine's workers connect, `PATH`; the directory must be there")
 	fl.StringVar(&f.name, "name", linkkeys.HostName(), "what this host is called in records")
 	fl.StringVar(&f.group, "group", "", "this host has workers of an engine that is spread over several: its `NAME`, the same on all of them")
 	fl.StringVar(&f.rank, "rank", "", "with --group: which of the N hosts this is, `I/N` (from 0); rank 0 is the one with the engine's API")
-	fl.IntVar(&f.slots, "slots", 0, fmt.Sprintf("slots of shared memory, each of %d KiB; 0 is 192", transport.DefaultSlot>>10))
+	fl.IntVar(&f.slots, "slots", defaultSlots, fmt.Sprintf("slots of shared memory, each of %d KiB", transport.DefaultSlot>>10))
 	fl.StringArrayVar(&f.models, "model", nil, "`DECODER=ENGINE`: the decoder's model of that id is the engine's of that one; may be repeated")
 	fl.UintSliceVar(&f.uids, "uid", nil, "user `ID` whose workers are accepted beside this one's; may be repeated")
-	fl.IntVar(&f.memFloor, "mem-floor", 0, "free memory in `MiB` below which prompts are cut short; 0 is 2048, negative is none")
-	fl.DurationVar(&f.leaseWait, "lease-wait", 0, "the longest that a worker waits for a slot; 0 is 250ms, negative is not at all")
+	fl.IntVar(&f.memFloor, "mem-floor", defaultMemFloor, "free memory in `MiB` below which prompts are cut short; negative is none")
+	fl.DurationVar(&f.leaseWait, "lease-wait", defaultLeaseWait, "the longest that a worker waits for a slot; negative is not at all")
 	fl.DurationVar(&f.retry, "retry", failover.DefaultWindow, "how long a prompt waits for a lost connection without progress")
 	fl.StringVar(&f.weights, "weights", "", "for DeepSeek-V4: the decoder's projection weights, `FILE` (from `pdlink-vllm weights export`)")
 	fl.StringVar(&f.config, "model-config", "", "with --weights: the model's config.json, `FILE`")
 	fl.StringVar(&f.numerics, "numerics", kernels.MLXMetal.String(), "with --weights: the decoder's roundings, mlx-metal, mlx-cpu or ideal")
 	fl.BoolVar(&f.asJSON, "json", false, "print events as JSON, one a line")
+	must(c.MarkFlagFilename("socket"))
 	must(c.MarkFlagFilename("weights", "safetensors"))
 	must(c.MarkFlagFilename("model-config", "json"))
 	f.keys.Register(c, true)
@@ -132,7 +141,7 @@ func (f *prefillFlags) check(g given) error {
 	err := errors.Join(
 		missing(f.to, g),
 		g.filled(map[string]string{
-			"to": f.to, "engine": f.engine, "socket": f.socket, "keys": f.keys.Dir, "peer": f.keys.Peer, "weights": f.weights, "model-config": f.config,
+			"to": strings.Join(f.to, " "), "engine": f.engine, "socket": f.socket, "keys": f.keys.Dir, "peer": f.keys.Peer, "weights": f.weights, "model-config": f.config,
 			"group": f.group, "rank": f.rank,
 		}),
 		f.keys.Check())
@@ -148,7 +157,7 @@ func (f *prefillFlags) check(g given) error {
 	case f.retry <= 0:
 		return fmt.Errorf("--retry %v: want a time", f.retry)
 	case f.slots < 0:
-		return fmt.Errorf("--slots %d: want a number, or 0", f.slots)
+		return fmt.Errorf("--slots %d: want a number of slots, or 0 for %d", f.slots, defaultSlots)
 	}
 	if f.member, err = parseGroup(f.group, f.rank, f.name); err != nil {
 		return err
@@ -164,10 +173,7 @@ func (f *prefillFlags) check(g given) error {
 	if f.mapped, err = parseModels(f.models); err != nil {
 		return err
 	}
-	if f.url, err = parseLink(f.to); err != nil {
-		return err
-	}
-	return f.url.target("to")
+	return f.parseRoutes()
 }
 
 // parseHTTP reads the URL of an HTTP server.
@@ -231,7 +237,8 @@ func (f *prefillFlags) run(ctx context.Context, std streams, g given) (err error
 	s := &sidecar{prefillFlags: f, std: std, journal: j}
 	o := linkOptions{peers: &s.peers}
 	o.tellChoice(j.say)
-	o.keys, err = f.keys.Choose(ctx, g, func(err error) { j.warn("peers are not as they should be", err) }, f.url.place())
+	o.follow(&s.ports.ports)
+	o.keys, err = f.keys.Choose(ctx, g, func(err error) { j.warn("peers are not as they should be", err) }, f.places()...)
 	if err != nil {
 		return keysError(err)
 	}
@@ -273,18 +280,14 @@ func (f *prefillFlags) listen(ctx context.Context, j *journal) (*prefill.Server,
 		return s, nil
 	case ctx.Err() != nil:
 		return nil, errStopped
-	case errors.Is(err, fs.ErrNotExist):
-		err = fmt.Errorf("--socket %s: %w: make the directory %s, which this user and the engine's must be able to enter", f.socket, err, filepath.Dir(f.socket))
-	case errors.Is(err, fs.ErrPermission):
-		err = fmt.Errorf("--socket %s: %w: choose a directory that is this user's", f.socket, err)
-	case errors.Is(err, prefill.ErrUnavailable):
-		err = fmt.Errorf("%w: prefill hosts run Linux", err)
+	case errors.Is(err, prefill.ErrInUse):
+		return nil, failed(fmt.Errorf("--socket %s: %w: %s", f.socket, err, socketCure(f.socket, err)))
 	case errors.Is(err, prefill.ErrRing):
-		err = fmt.Errorf("--slots %d: %w", f.slots, err)
-	default:
-		return nil, failed(err)
+		return nil, unusable(fmt.Errorf("--slots %d: %w: %s", f.slots, err, socketCure(f.socket, err)))
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission), errors.Is(err, prefill.ErrUnavailable), len(f.socket) > maxSocketPath:
+		return nil, unusable(fmt.Errorf("--socket %s: %w: %s", f.socket, err, socketCure(f.socket, err)))
 	}
-	return nil, unusable(err)
+	return nil, failed(err)
 }
 
 // maxConfig bounds a model's config.json.
@@ -319,13 +322,14 @@ type sidecar struct {
 	std     streams
 	journal *journal
 	peers   peerNames
+	ports   portLog   // that rdma links take
 	told    sync.Once // that events are lost
 }
 
 // serve keeps the connection and takes calls.
 func (s *sidecar) serve(ctx context.Context, server *prefill.Server, o linkOptions) error {
 	d, err := failover.New(failover.Options{
-		Routes: []failover.Route{{Name: s.url.scheme, Link: s.url.open(o), Addr: s.url.addr}}, Window: s.retry,
+		Routes: s.routes(o), Window: s.retry,
 		Permanent: linkkeys.Refused, OnEvent: s.linkEvent,
 	})
 	if err != nil {
@@ -388,12 +392,4 @@ func servedList(ids []string) string {
 	ids = slices.Clone(ids)
 	slices.Sort(ids)
 	return listText(ids)
-}
-
-// missing reports that --to is not there.
-func missing(to string, g given) error {
-	if to == "" && !g("to") {
-		return errors.New("--to URL is missing: name the address at which `pdlink decode` listens")
-	}
-	return nil
 }

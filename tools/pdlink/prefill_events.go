@@ -1,10 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
 	"slices"
+	"strings"
 
+	"pdlink/bridge"
 	"pdlink/bridge/prefill"
 	"pdlink/bridge/prefill/calls"
 	"pdlink/transport/failover"
@@ -12,24 +15,30 @@ import (
 
 // sidecarStarted is the event that prefill prints first.
 type sidecarStarted struct {
-	Event   string `json:"event"`
-	To      string `json:"to"`
-	Engine  string `json:"engine,omitempty"` // empty: another host of the group asks it
-	Socket  string `json:"socket"`
-	Name    string `json:"name"`
-	Group   string `json:"group,omitempty"`
-	Rank    string `json:"rank,omitempty"`
-	Keys    string `json:"keys"` // with keys: their directory
-	Encrypt string `json:"encrypt"`
+	Event   string   `json:"event"`
+	To      string   `json:"to"`               // the preferred way
+	Routes  []string `json:"routes,omitempty"` // all of them, where there are several
+	Engine  string   `json:"engine,omitempty"` // empty: another host of the group asks it
+	Socket  string   `json:"socket"`
+	Name    string   `json:"name"`
+	Group   string   `json:"group,omitempty"`
+	Rank    string   `json:"rank,omitempty"`
+	Keys    string   `json:"keys"` // with keys: their directory
+	Encrypt string   `json:"encrypt"`
 }
 
 func (s *sidecar) started(o linkOptions) sidecarStarted {
 	e := sidecarStarted{
-		Event: "started", To: s.url.String(), Socket: s.socket, Name: s.name, Group: s.group, Rank: s.rank,
+		Event: "started", To: s.ways[0].String(), Socket: s.socket, Name: s.name, Group: s.group, Rank: s.rank,
 		Keys: o.keys.Dir.Path, Encrypt: o.keys.Encrypt,
 	}
 	if s.engineURL != nil {
 		e.Engine = s.engineURL.String()
+	}
+	if len(s.ways) > 1 {
+		for _, u := range s.ways {
+			e.Routes = append(e.Routes, u.String())
+		}
 	}
 	return e
 }
@@ -46,7 +55,7 @@ func (e sidecarStarted) text(std streams) {
 			engine += ", " + e.Engine
 		}
 	}
-	std.printf("prefill host %s for %s, %s, workers at %s%s\n", e.Name, e.To, engine, e.Socket, keys)
+	std.printf("prefill host %s for %s, %s, workers at %s%s\n", e.Name, cmp.Or(strings.Join(e.Routes, ", else "), e.To), engine, e.Socket, keys)
 }
 
 // sidecarReady is the event of a change of what is waited for.
@@ -137,9 +146,9 @@ func (e sidecarLink) text(std streams) {
 func (s *sidecar) linkEvent(e failover.Event) {
 	switch e.Kind {
 	case failover.Connected:
-		s.say(sidecarLink{string(e.Kind), s.url.String(), e.Again, ""})
+		s.say(sidecarLink{string(e.Kind), s.way(e), e.Again, ""})
 	case failover.Lost:
-		s.say(sidecarLink{string(e.Kind), s.url.String(), false, e.Err.Error()})
+		s.say(sidecarLink{string(e.Kind), s.way(e), false, e.Err.Error()})
 	case failover.Failed:
 		if bits.OnesCount(uint(e.Tries)) == 1 {
 			s.journal.warn("cannot connect, trying on", fmt.Errorf("%w (%s)", e.Err, times(e.Tries)))
@@ -157,6 +166,7 @@ type sidecarCall struct {
 	Parts    int      `json:"parts,omitempty"` // that there are
 	Peers    []string `json:"peers,omitempty"`
 	calls.Result
+	Ports []bridge.PortUse `json:"ports,omitempty"` // what this host's RDMA ports counted since the call that ended before
 }
 
 func (s *sidecar) callEvent(e prefill.Ended) {
@@ -166,6 +176,7 @@ func (s *sidecar) callEvent(e prefill.Ended) {
 	if e.Parts > 1 {
 		c.Part, c.Parts = e.Part+1, e.Parts
 	}
+	c.Ports = s.ports.next()
 	s.say(c)
 }
 
@@ -184,6 +195,7 @@ func (e sidecarCall) text(std streams) {
 	std.printf("prompt %s%s: %s, %d tokens of %s, %d of %d blocks visible (%d before), %s in %.3f s (engine %.3f s)\n",
 		e.Transfer, part, std.verdict(verdict, e.State == calls.Complete), e.Tokens, e.Model, e.Blocks, e.Total, e.Present,
 		bytesText(e.Bytes), e.Seconds, e.EngineSeconds)
+	printPorts(std, "its ports", e.Ports)
 }
 
 // sidecarEnded is the event that prefill prints last.

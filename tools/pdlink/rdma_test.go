@@ -18,11 +18,12 @@ func TestRDMAURLs(t *testing.T) {
 	}{
 		{text: "rdma://10.0.0.5:7411", want: linkURL{scheme: "rdma", addr: "10.0.0.5:7411"}},
 		{text: "RDMA://h:1/?device=mlx5_0:2&fallback=no", want: linkURL{scheme: "rdma", addr: "h:1", device: "mlx5_0:2", only: true}},
-		{text: "rdma://h:1?fallback=yes", want: linkURL{scheme: "rdma", addr: "h:1"}},
+		{text: "rdma://h:1?fallback=yes", want: linkURL{scheme: "rdma", addr: "h:1", falls: true}},
 		{text: "rdma://h", says: "want rdma://host:port"},
 		{text: "rdma://h:1?gid=3", says: "want device=NAME"},
 		{text: "rdma://h:1?device=", says: "want device=NAME"},
-		{text: "rdma://h:1?fallback=maybe", says: "want device=NAME"},
+		{text: "rdma://h:1?fallback=maybe", says: "want fallback=yes"},
+		{text: "rdma://h:1?device=a&device=b", says: "is there 2 times"},
 		{text: "rdma://h:1?%zz", says: "invalid URL escape"},
 	} {
 		got, err := parseLink(c.text)
@@ -38,6 +39,40 @@ func TestRDMAURLs(t *testing.T) {
 		if again, err := parseLink(got.String()); err != nil || again != got {
 			t.Errorf("%s is written %s, which reads %+v, %v", c.text, got, again, err)
 		}
+	}
+}
+
+// TestParametersAreForOneEnd: every command reads rdma URLs alike, and the end that dials
+// refuses what would have no effect there. What a listener says is for the other end to
+// dial.
+func TestParametersAreForOneEnd(t *testing.T) {
+	for _, args := range [][]string{
+		{"replay", "bundled:kv-qwen3", "--to"},
+		{"prefill", "--socket", t.TempDir() + "/s", "--to"},
+		{"decode", "--store", t.TempDir(), "--listen"},
+	} {
+		for query, says := range map[string]string{
+			"gid=3":               "device=NAME[:PORT]",
+			"device=a&device=b":   "is there 2 times",
+			"fallback=no":         "is for the end that listens",
+			"fallback=yes":        "is for the end that listens",
+			"device=no-such:zero": "device=NAME:PORT",
+		} {
+			if args[0] == "decode" && strings.HasPrefix(query, "fallback") {
+				continue
+			}
+			status, out, errOut := cli(t, append(args, "rdma://127.0.0.1:1?"+query)...)
+			if status != exitUsage || out != "" || !strings.Contains(errOut, says) {
+				t.Errorf("%v with %s: status %d, said %q and %q", args, query, status, out, errOut)
+			}
+		}
+	}
+	u, err := parseLink("rdma://0.0.0.0:0?device=mlx5_0&fallback=no")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if said := u.at("10.0.0.5:7411"); said.String() != "rdma://10.0.0.5:7411" || said.target("to") != nil {
+		t.Errorf("the listener says %s", said)
 	}
 }
 

@@ -107,6 +107,7 @@ type replayResult struct {
 	SentBytes  uint64           `json:"sent_bytes"`           // payload, over all connections of all senders
 	Resent     uint64           `json:"resent_bytes"`         // of SentBytes, what had been sent before
 	SentLinks  []bridge.LinkUse `json:"sent_links,omitempty"` // SentBytes by link
+	SentPorts  []bridge.PortUse `json:"sent_ports,omitempty"` // as ports, of this end
 	Routes     []failover.Use   `json:"routes,omitempty"`     // with --to: what became of each, for all senders together
 	Tokens     int              `json:"tokens"`               // that the visible blocks cover
 	Withheld   int              `json:"withheld"`             // whole blocks that the decoder could not use
@@ -230,9 +231,10 @@ func (f *replayFlags) broken(ctx, bounded context.Context, err error) (bridge.Ve
 func (f *replayFlags) result(j *job, v bridge.Verdict) (res replayResult, findings []string, err error) {
 	v.Transfer, v.Total = j.id.String(), len(j.plan.Hashes)
 	res = replayResult{
-		Case: j.name, Kind: j.plan.Spec.Kind, Link: f.url.scheme, Verdict: v.String(), verdictFields: verdictFields(v),
+		Case: j.name, Kind: j.plan.Spec.Kind, Link: f.linkOf(j), Verdict: v.String(), verdictFields: verdictFields(v),
 		Reconnects: j.sent.Connects, SentBytes: j.sent.Bytes, Resent: j.sent.Again, SentLinks: j.sent.Links, Routes: j.routes,
-		Peers: f.names.take(j.id), Tokens: v.Blocks * j.plan.Spec.BlockTokens, Withheld: j.withheld, PeakRSS: peakRSS(),
+		SentPorts: j.ports,
+		Peers:     f.names.take(j.id), Tokens: v.Blocks * j.plan.Spec.BlockTokens, Withheld: j.withheld, PeakRSS: peakRSS(),
 	}
 	arrived := v.State == bridge.Complete || v.State == bridge.Partial || v.State == bridge.Skipped
 	if j.compare == nil || f.store == "" || !arrived {
@@ -271,6 +273,8 @@ func printReplay(std streams, r replayResult) {
 	if r.Reconnects > 0 {
 		std.printf("  connected again %s, sent %s, of it %s twice\n", times(r.Reconnects), bytesText(r.SentBytes), bytesText(r.Resent))
 	}
+	printPorts(std, "the receiver's ports", r.Ports)
+	printPorts(std, "the sender's ports", r.SentPorts)
 	if r.Withheld > 0 {
 		std.printf("  %s withheld: the decoder needs a token to compute\n", count(r.Withheld, "block"))
 	}

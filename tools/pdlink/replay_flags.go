@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pdlink/bridge/replay"
+	"pdlink/rdma"
 	"pdlink/tools/cmdline"
 	"pdlink/tools/linkkeys"
 	"pdlink/transport"
@@ -44,12 +45,15 @@ type replayFlags struct {
 	// What run opened for the link, and who was there.
 	keys  linkkeys.Choice
 	names peerNames
-	hide  func() // clears the line of the progress; nil: there is none
+	ports rdma.Ports // that rdma links take
+	hide  func()     // clears the line of the progress; nil: there is none
 }
 
 // openLink returns the link of a URL that blocks travel over.
 func (f *replayFlags) openLink(u linkURL, o session.Options) transport.Link {
-	return u.open(linkOptions{session: o, keys: f.keys, peers: &f.names})
+	lo := linkOptions{session: o, keys: f.keys, peers: &f.names}
+	lo.follow(&f.ports)
+	return u.open(lo)
 }
 
 func (f *replayFlags) register(c *cobra.Command) {
@@ -89,7 +93,7 @@ func (f *replayFlags) register(c *cobra.Command) {
 	cmdline.OnlyWithout(c, []string{"senders"}, "part")
 	for flag, values := range map[string][]string{
 		"format": {"3", "4", "5"}, "pool-state": {"3", "5"}, "numerics": {"mlx-cpu", "mlx-metal", "ideal"},
-		"synthetic": replay.SyntheticModels(), "link": {"mem://", "tcp://127.0.0.1:0"}, "require": {schemeTCP, schemeUnix},
+		"synthetic": replay.SyntheticModels(), "link": {"mem://", "tcp://127.0.0.1:0"}, "require": {schemeTCP, schemeRDMA, schemeUnix},
 	} {
 		must(c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
 	}

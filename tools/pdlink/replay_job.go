@@ -22,9 +22,10 @@ type job struct {
 	withheld int
 	compare  func(store string) (replay.Comparison, error) // nil: nothing is recorded
 	parts    []jobPart
-	sent     bridge.Sent    // by all of them; Connects without the first of each
-	routes   []failover.Use // of all of them
-	release  func()         // ends what the job holds
+	sent     bridge.Sent      // by all of them; Connects without the first of each
+	routes   []failover.Use   // of all of them
+	ports    []bridge.PortUse // what this end's ports counted while they sent
+	release  func()           // ends what the job holds
 }
 
 // count adds what one sender sent, and over which routes.

@@ -49,7 +49,9 @@ func (f *replayFlags) receiver(std streams) (bridge.Options, error) {
 // each sender makes those of --to, for itself.
 func (f *replayFlags) send(ctx context.Context, std streams, j *job, routes []failover.Route) (bridge.Verdict, error) {
 	senders := make([]*sender, len(j.parts))
+	since := f.ports.Begin()
 	defer func() {
+		j.ports = portUses(since())
 		for _, s := range senders {
 			if s != nil {
 				j.count(s.end())
@@ -86,9 +88,31 @@ type sender struct {
 	dialler   *failover.Dialer
 	ring      *transport.Ring // nil: each connection makes one
 	connected atomic.Bool
-	struck    atomic.Bool  // a dial before the first connection found somebody or no answer
-	strange   atomic.Int32 // answers in a row that were not pdlink's, before it
+	struck    atomic.Bool // a dial before the first connection found somebody or no answer
 }
+
+// way is the link of one of a sender's routes. It marks errors of dials that need not
+// be tried again, for failover.Options.Permanent.
+type way struct {
+	transport.Link
+	s       *sender
+	strange atomic.Int32 // answers in a row that were not pdlink's, before the first connection
+}
+
+// Dial implements transport.Link.
+func (w *way) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	c, err := w.Link.Dial(ctx, addr)
+	if err != nil && w.hopeless(err) {
+		err = hopelessError{err}
+	}
+	return c, err
+}
+
+// hopelessError is an error of a dial that need not be tried again.
+type hopelessError struct{ error }
+
+// Unwrap is what went wrong.
+func (e hopelessError) Unwrap() error { return e.error }
 
 // sender dials and opens the transfer of one part. The caller ends it.
 func (f *replayFlags) sender(ctx context.Context, std streams, j *job, p jobPart, routes []failover.Route) (s *sender, err error) {
@@ -105,10 +129,18 @@ func (f *replayFlags) sender(ctx context.Context, std streams, j *job, p jobPart
 			return s, failed(err)
 		}
 	}
+	ways := make([]failover.Route, len(routes))
+	for i, r := range routes {
+		ways[i] = r
+		ways[i].Link = &way{Link: r.Link, s: s}
+	}
 	o := failover.Options{
-		Routes: routes, Window: f.retry,
-		Permanent: func(err error) bool { return linkkeys.Refused(err) || s.hopeless(err) },
-		OnEvent:   func(e failover.Event) { s.event(ctx, std, f.hide, p, e) },
+		Routes: ways, Window: f.retry,
+		Permanent: func(err error) bool {
+			var hopeless hopelessError
+			return linkkeys.Refused(err) || errors.As(err, &hopeless)
+		},
+		OnEvent: func(e failover.Event) { s.event(ctx, std, f.hide, p, e) },
 	}
 	if f.retry == 0 {
 		o.Window = -1
@@ -139,29 +171,31 @@ func (f *replayFlags) ways(s *sender) (routes []failover.Route, err error) {
 }
 
 // hopeless reports that a dial before the first connection need not be tried again:
-// nobody there is a mistake to be told of at once, and so is somebody who speaks
-// something else. A dial that was cut, or had no answer, may find a network or a
-// receiver that will be back, and what is refused after it a receiver that is gone for
-// a moment: those are tried as long as after a connection.
-func (s *sender) hopeless(err error) bool {
+// where nobody is reached, nobody there or no way to there, that is a mistake to be told
+// of at once, and so is somebody who speaks something else. A dial that was cut, or had
+// no answer, may have found a network or a receiver that will be back, and after it
+// nobody may be reached for a moment, over this route or another: those are tried as
+// long as after a connection.
+func (w *way) hopeless(err error) bool {
+	s := w.s
 	switch {
 	case s.connected.Load():
 		return false
 	case errors.Is(err, transport.ErrProtocol): // or bytes that were damaged on the way
 		s.struck.Store(true)
-		return s.strange.Add(1) >= strangeAnswers
-	case errors.Is(err, transport.ErrLost), errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.ECONNRESET):
+		return w.strange.Add(1) >= strangeAnswers
+	case errors.Is(err, transport.ErrLost), errors.Is(err, context.DeadlineExceeded),
+		errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.ETIMEDOUT):
 		s.struck.Store(true)
-		s.strange.Store(0)
+		w.strange.Store(0)
 		return false
-	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT):
-		return !s.struck.Load()
 	}
-	return true
+	w.strange.Store(0)
+	return !s.struck.Load()
 }
 
-// strangeAnswers is how many answers in a row are of another program: damage on the
-// way is not there again each time.
+// strangeAnswers is how many answers of one route in a row are of another program:
+// damage on the way is not there again each time.
 const strangeAnswers = 3
 
 // event tells people what became of a sender's connection. What ends the sender

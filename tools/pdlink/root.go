@@ -19,6 +19,7 @@ store of a decoder, where they are an ordinary prefix hit.
   pdlink doctor decode            say what is wrong on a host, and what to do
   pdlink replay CASE --to URL     send the blocks of a recorded prefill
   pdlink store verify DIR         check what is in a store
+  pdlink verify CASE              hold the GPU's arithmetic against a decoder's
   pdlink keys init                make two hosts trust each other
   pdlink config show              say what the config file and variables set
   pdlink service print decode     have it started with the host
@@ -26,14 +27,22 @@ store of a decoder, where they are an ordinary prefix hit.
 Three recorded prefills, cases, are built in ("bundled:kv-qwen3" …).
 
 ` + statusText,
-		Args: group,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+		Args:    group,
+		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
+		Version: thisBuild().Version,
 	}
+	root.SetVersionTemplate("pdlink {{.Version}}\n")
 	config := &configFlags{}
 	config.register(root)
 	decode, prefill := new(decodeFlags), new(prefillFlags)
 	decodes, prefills := decode.command(std), prefill.command(std)
-	root.AddCommand(newReplay(std), decodes, prefills, newDoctor(std, config, decode, decodes, prefill, prefills), newStore(std), newDemo(std), newKeys(std), newConfig(std, config),
-		newService(std), newVersion(std))
+	look := checks{
+		decodes.Name():  func(g given) error { _, err := decode.check(g); return err },
+		prefills.Name(): prefill.check,
+	}
+	replays := newReplay(std)
+	completeFixed(decodes, prefills, replays)
+	root.AddCommand(replays, decodes, prefills, newDoctor(std, config, decode, decodes, prefill, prefills), newStore(std), newVerify(std), newDemo(std), newKeys(std), newConfig(std, config, look),
+		newService(std, config), newVersion(std))
 	return root
 }

@@ -5,13 +5,17 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"pdlink/tools/cmdline"
+	"pdlink/tools/linkkeys"
 	"pdlink/tools/services"
+	"pdlink/transport/keys"
 )
 
-func newService(std streams) *cobra.Command {
+func newService(std streams, config *configFlags) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "service",
 		Short: "files by which systemd and launchd run decode and prefill",
@@ -23,11 +27,11 @@ file, see "pdlink config".
 		Args: group,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(newServicePrint(std))
+	c.AddCommand(newServicePrint(std, config))
 	return c
 }
 
-func newServicePrint(std streams) *cobra.Command {
+func newServicePrint(std streams, config *configFlags) *cobra.Command {
 	var system, program, account string
 	c := &cobra.Command{
 		Use:   "print {decode | prefill}",
@@ -36,9 +40,12 @@ func newServicePrint(std streams) *cobra.Command {
 started. It changes nothing on this host.
 
 The service runs as --user, this user unless it says another one: whose keys and
-config file count, and who may write the decoder's store (decode) or is the engine's
+config file count (--config names another file, for the service too), and who may write the decoder's store (decode) or is the engine's
 (prefill). On macOS it is a daemon, not an agent: macOS keeps agents from the local
 network without a word.
+
+Variables of this shell do not reach a service: what is to count belongs into the config
+file, and API keys into the file that systemd's unit names, /etc/pdlink/SERVICE.env.
 
 ` + statusText,
 		Example: `  pdlink service print prefill | sudo tee /etc/systemd/system/pdlink-prefill.service
@@ -54,7 +61,11 @@ network without a word.
 			if err := flagsOf(c).filled(map[string]string{"system": system, "program": program, "user": account}); err != nil {
 				return err
 			}
-			return servicePrint(std, args[0], system, program, account)
+			h, err := serviceHost(config.path, program, account)
+			if err != nil {
+				return err
+			}
+			return servicePrint(std, args[0], system, h)
 		},
 	}
 	fl := c.Flags()
@@ -66,33 +77,47 @@ network without a word.
 	return c
 }
 
-func servicePrint(std streams, service, system, program, account string) error {
-	u, err := services.Find(service, system)
-	if err != nil {
-		return err
-	}
-	h := services.Host{Program: program}
+// serviceHost is what a unit has to know.
+func serviceHost(config, program, account string) (h services.Host, err error) {
 	if program == "" {
-		if h.Program, err = os.Executable(); err != nil {
-			return failed(fmt.Errorf("find this program: %w: name it with --program", err))
+		if program, err = os.Executable(); err != nil {
+			return h, failed(fmt.Errorf("find this program: %w: name it with --program", err))
 		}
-	} else if h.Program, err = filepath.Abs(program); err != nil {
-		return failed(err)
 	}
 	who, err := user.Current()
 	if account != "" {
 		who, err = user.Lookup(account)
 	}
 	if err != nil {
-		return fmt.Errorf("--user: %w", err)
+		return h, fmt.Errorf("--user: %w", err)
 	}
 	h.User, h.Home = who.Username, who.HomeDir
+	if h.Program, err = filepath.Abs(program); err != nil {
+		return h, failed(err)
+	}
+	if config == "" {
+		config = os.Getenv(configEnv)
+	}
+	if config == "" {
+		return h, nil
+	}
+	if config, err = cmdline.Home(config); err == nil {
+		h.Config, err = filepath.Abs(config)
+	}
+	return h, err
+}
+
+func servicePrint(std streams, service, system string, h services.Host) error {
+	u, err := services.Find(service, system)
+	if err != nil {
+		return err
+	}
 	text, err := u.Text(h)
 	if err != nil {
 		return err
 	}
-	if h.User == "root" {
-		std.warnf("it would run as root: name the user whose keys and config file count, and whose the engine or the decoder is, with --user")
+	for _, w := range serviceWarnings(u, h) {
+		std.warnf("%s", w)
 	}
 	std.printf("%s", painted(text))
 	std.notef("this belongs into %s; then\n", u.Place)
@@ -100,4 +125,54 @@ func servicePrint(std streams, service, system, program, account string) error {
 		std.notef("  %s\n", line)
 	}
 	return nil
+}
+
+// serviceWarnings are what keeps a service from what works in this shell.
+func serviceWarnings(u services.Unit, h services.Host) (all []string) {
+	warn := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	if h.User == "root" {
+		warn("it would run as root: name the user whose keys and config file count, and whose the engine or the decoder is, with --user")
+	}
+	if u.System == services.Here {
+		_, err := os.Stat(h.Program)
+		switch {
+		case services.Shortlived(h.Program):
+			warn("%s does not stay there: install it (`sudo install %s /usr/local/bin/pdlink`) and give --program /usr/local/bin/pdlink", h.Program, keys.ShellPath(h.Program))
+		case err != nil:
+			warn("--program: %v", err)
+		}
+		if h.Config != "" {
+			if _, err := os.Stat(h.Config); err != nil {
+				warn("--config: %v", err)
+			}
+			if services.Shortlived(h.Config) {
+				warn("%s does not stay there, or the service does not see it: put the config file elsewhere", h.Config)
+			}
+		}
+	}
+	if names := serviceVariables(u.Service); len(names) > 0 {
+		name := strings.TrimPrefix(names[0], "$")
+		cure := fmt.Sprintf("`printf '%%s\\n' \"%s=$%[1]s\" | sudo install -D -m 600 /dev/stdin %s`", name, u.Env)
+		if u.Env == "" {
+			cure = fmt.Sprintf("`sudo /usr/libexec/PlistBuddy -c \"Add :EnvironmentVariables:%s string $%[1]s\" %s && sudo chmod 600 %[2]s`, before it is started", name, u.Place)
+		}
+		warn("the service does not see %s of this shell: %s, and what is a flag's belongs into the config file", listText(names), cure)
+	}
+	return all
+}
+
+// serviceVariables are the names of variables of this shell that count for a service's
+// command: those with a key first.
+func serviceVariables(service string) (names []string) {
+	key := map[string]string{"decode": decoderKeyEnv, "prefill": engineKeyEnv}[service]
+	if os.Getenv(key) != "" {
+		names = append(names, "$"+key)
+	}
+	for _, entry := range os.Environ() {
+		name, value, _ := strings.Cut(entry, "=")
+		if value != "" && (name == linkkeys.Env || strings.HasPrefix(name, envPrefix+"_"+strings.ToUpper(service)+"_")) {
+			names = append(names, "$"+name)
+		}
+	}
+	return names
 }

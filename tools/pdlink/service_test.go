@@ -81,3 +81,36 @@ func TestServicesRunCommandsThatExist(t *testing.T) {
 		}
 	}
 }
+
+// TestServicePrintWarns: of what keeps a service from what works in this shell.
+func TestServicePrintWarns(t *testing.T) {
+	config := configured(t, "[decode]\n")
+	t.Setenv("PDLINK_KEYS", "")
+	t.Setenv(decoderKeyEnv, "sesam")
+	t.Setenv("PDLINK_DECODE_MIN_TOKENS", "8192")
+	status, out, errOut := cli(t, "service", "print", "decode", "--system", "systemd", "--config", config)
+	if status != exitOK || !strings.Contains(out, ` decode --config "`+config+`"`) || !strings.Contains(out, "EnvironmentFile=-/etc/pdlink/decode.env") || strings.Contains(out+errOut, "sesam") {
+		t.Errorf("status %d: %s%s", status, out, errOut)
+	}
+	for _, say := range []string{
+		"does not see $" + decoderKeyEnv + ", $PDLINK_DECODE_MIN_TOKENS of this shell",
+		`"PDLINK_DECODER_KEY=$PDLINK_DECODER_KEY" | sudo install -D -m 600 /dev/stdin /etc/pdlink/decode.env`,
+	} {
+		if !strings.Contains(errOut, say) {
+			t.Errorf("no %q in %s", say, errOut)
+		}
+	}
+	if services.Here == services.Systemd && !strings.Contains(errOut, "give --program /usr/local/bin/pdlink") {
+		t.Errorf("the program is a test's: %s", errOut)
+	}
+	if _, _, errOut := cli(t, "service", "print", "decode", "--system", "launchd"); !strings.Contains(errOut, "Add :EnvironmentVariables:PDLINK_DECODER_KEY string $PDLINK_DECODER_KEY") {
+		t.Errorf("%s", errOut)
+	}
+	t.Setenv(decoderKeyEnv, "")
+	t.Setenv("PDLINK_KEYS", "")
+	t.Setenv("PDLINK_DECODE_MIN_TOKENS", "")
+	t.Setenv(configEnv, config)
+	if _, out, errOut := cli(t, "service", "print", "prefill", "--system", "systemd"); !strings.Contains(out, `--config "`+config+`"`) || strings.Contains(errOut, "of this shell") {
+		t.Errorf("%s%s", out, errOut)
+	}
+}

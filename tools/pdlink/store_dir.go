@@ -80,9 +80,6 @@ func (p place) open(std streams, noSync bool) (state, *omlx.Store, error) {
 
 // look examines the place.
 func (p place) look(std streams) (state, error) {
-	if strings.HasPrefix(p.dir, "~") {
-		std.warnf("--store %s: the shell did not replace the ~, it is the name of a directory here: write $HOME instead", p.dir)
-	}
 	path, err := filepath.Abs(p.dir)
 	if err != nil {
 		return state{}, fmt.Errorf("--store: %w", err)

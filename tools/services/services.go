@@ -1,6 +1,7 @@
 // Package services has the files by which systemd and launchd start the programs that
-// run all the time. They are complete but for the program's path and the user; what a
-// service does is in the user's config file, so a unit need not be edited.
+// run all the time. They are complete but for the program's path, the user and, where it
+// is not the user's own, the config file: what a service does is in that, so a unit need
+// not be edited.
 package services
 
 import (
@@ -8,6 +9,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -32,6 +34,7 @@ type Unit struct {
 	Place   string   // where the file belongs
 	Start   []string // the commands that start it from there, and have it start with the system
 	Log     string   // the command that shows what it says; @HOME@ stands for the user's home
+	Env     string   // the file of its environment variables, for root to write; "": there is none
 	name    string
 }
 
@@ -43,13 +46,13 @@ func Units() []Unit {
 		all = append(all, Unit{
 			service, Systemd, "/etc/systemd/system/" + name,
 			[]string{"sudo systemctl daemon-reload", "sudo systemctl enable --now pdlink-" + service},
-			"journalctl -u pdlink-" + service, name,
+			"journalctl -u pdlink-" + service, "/etc/pdlink/" + service + ".env", name,
 		})
 	}
 	const plist = "pdlink.decode.plist"
 	const place = "/Library/LaunchDaemons/" + plist
 	return append(all, Unit{
-		"decode", Launchd, place, []string{"sudo launchctl bootstrap system " + place}, "tail -f @HOME@/Library/Logs/pdlink-decode.log", plist,
+		"decode", Launchd, place, []string{"sudo launchctl bootstrap system " + place}, "tail -f @HOME@/Library/Logs/pdlink-decode.log", "", plist,
 	})
 }
 
@@ -70,6 +73,7 @@ type Host struct {
 	Program string // pdlink's absolute path
 	User    string // that it runs as
 	Home    string // the user's home directory
+	Config  string // absolute path of the config file; "": the user's own
 }
 
 // check refuses what would mean something else in one of the files.
@@ -77,7 +81,11 @@ func (h Host) check() error {
 	if !regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`).MatchString(h.User) {
 		return fmt.Errorf("user %q: want a name of letters, digits, '_', '-' and '.'", h.User)
 	}
-	for _, path := range []string{h.Program, h.Home} {
+	paths := []string{h.Program, h.Home}
+	if h.Config != "" {
+		paths = append(paths, h.Config)
+	}
+	for _, path := range paths {
 		if !filepath.IsAbs(path) {
 			return fmt.Errorf("path %q: want an absolute one", path)
 		}
@@ -98,14 +106,48 @@ func (u Unit) Text(h Host) (string, error) {
 		return "", fmt.Errorf("services: %w", err)
 	}
 	escape := func(s string) string { return s }
+	flags, config := "", filepath.Join(h.Home, u.ownConfig())
+	if h.Config != "" {
+		flags, config = ` --config "`+h.Config+`"`, h.Config
+	}
 	if u.System == Launchd {
 		escape = func(s string) string {
 			var out strings.Builder
 			xml.EscapeText(&out, []byte(s)) //nolint:errcheck // a Builder takes all
 			return out.String()
 		}
+		if flags != "" {
+			flags = "\n\t\t<string>--config</string>\n\t\t<string>" + escape(h.Config) + "</string>"
+		}
+		config = strings.ReplaceAll(config, "--", "- -") // it stands in a comment
 	}
-	return strings.NewReplacer("@PROGRAM@", escape(h.Program), "@USER@", escape(h.User), "@HOME@", escape(h.Home)).Replace(string(b)), nil
+	return strings.NewReplacer("@PROGRAM@", escape(h.Program), "@USER@", escape(h.User), "@HOME@", escape(h.Home),
+		"@FLAGS@", flags, "@CONFIG@", escape(config)).Replace(string(b)), nil
+}
+
+// ownConfig is the user's own config file, below the home directory.
+func (u Unit) ownConfig() string {
+	if u.System == Launchd {
+		return "Library/Application Support/pdlink/config.toml"
+	}
+	return ".config/pdlink/config.toml"
+}
+
+// Shortlived reports that a program's path is one that does not stay: what `go run` made,
+// a directory of temporary files, which a service does not even see, or one that a
+// build cleans.
+func Shortlived(path string) bool {
+	for _, part := range strings.Split(filepath.ToSlash(path), "/") {
+		if strings.HasPrefix(part, "go-build") || part == ".build" {
+			return true
+		}
+	}
+	for _, dir := range []string{os.TempDir(), "/tmp", "/var/tmp"} {
+		if rest, err := filepath.Rel(dir, path); err == nil && filepath.IsLocal(rest) {
+			return true
+		}
+	}
+	return false
 }
 
 // LogCommand is the command that shows what the service says on a host.

@@ -28,7 +28,7 @@ func TestEveryUnitIsWhole(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, place := range []string{"@PROGRAM@", "@USER@", "@HOME@"} {
+		for _, place := range []string{"@PROGRAM@", "@USER@", "@HOME@", "@FLAGS@", "@CONFIG@"} {
 			if strings.Contains(text, place) {
 				t.Errorf("%s: %s is left", u.Place, place)
 			}
@@ -61,6 +61,8 @@ func TestWhatCannotStandInAFileIsRefused(t *testing.T) {
 		{Program: "/a\nUser=root", User: good.User, Home: good.Home},
 		{Program: "/a$b", User: good.User, Home: good.Home},
 		{Program: "/a\\b", User: good.User, Home: good.Home},
+		{Program: good.Program, User: good.User, Home: good.Home, Config: "config.toml"},
+		{Program: good.Program, User: good.User, Home: good.Home, Config: "/a\nUser=root"},
 	} {
 		for _, u := range services.Units() {
 			if text, err := u.Text(h); err == nil {
@@ -76,7 +78,7 @@ func directives() map[string][]string {
 	return map[string][]string{
 		"Unit": {"Description", "Wants", "After"},
 		"Service": {
-			"User", "ExecStart", "Restart", "RestartSec", "RestartPreventExitStatus", "TimeoutStopSec",
+			"User", "ExecStart", "EnvironmentFile", "Restart", "RestartSec", "RestartPreventExitStatus", "TimeoutStopSec",
 			"RuntimeDirectory", "RuntimeDirectoryMode", "RuntimeDirectoryPreserve", "LimitMEMLOCK", "LimitNOFILE",
 			"UMask", "CapabilityBoundingSet", "NoNewPrivileges", "ProtectSystem", "ProtectHome", "PrivateTmp", "ProtectClock", "ProtectControlGroups",
 			"ProtectHostname", "ProtectKernelLogs", "ProtectKernelModules", "ProtectKernelTunables", "LockPersonality",
@@ -126,6 +128,39 @@ func TestSystemdUnits(t *testing.T) {
 			if got[name] != want {
 				t.Errorf("%s: %s=%s, want %s", service, name, got[name], want)
 			}
+		}
+	}
+}
+
+// TestConfigFilesThatAreNamed: the service reads that one, and says so.
+func TestConfigFilesThatAreNamed(t *testing.T) {
+	h := host()
+	h.Config = "/etc/pd link--/c&.toml"
+	for _, u := range services.Units() {
+		text, err := u.Text(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []string{fmt.Sprintf("ExecStart=%q %s --config %q\n", h.Program, u.Service, h.Config), "is in " + h.Config + ", table [" + u.Service + "]", "EnvironmentFile=-" + u.Env + "\n"}
+		if u.System == services.Launchd {
+			want = []string{"<string>decode</string>\n\t\t<string>--config</string>\n\t\t<string>/etc/pd link--/c&amp;.toml</string>\n"}
+			var into any
+			if err := xml.Unmarshal([]byte(text), &into); err != nil {
+				t.Errorf("%v in %s", err, text)
+			}
+		}
+		for _, w := range want {
+			if !strings.Contains(text, w) {
+				t.Errorf("no %q in %s", w, text)
+			}
+		}
+	}
+	for path, want := range map[string]bool{
+		"/usr/local/bin/pdlink": false, "/home/a/go/bin/pdlink": false, "/tmp/x/pdlink": true, "/home/a/pdlink/.build/pdlink": true,
+		"/home/a/.cache/go-build/ab/pdlink": true, "/var/tmp/go-build12/b001/exe/pdlink": true, "/tmpx/pdlink": false, "/opt/build/pdlink": false,
+	} {
+		if got := services.Shortlived(path); got != want {
+			t.Errorf("%s: %v", path, got)
 		}
 	}
 }

@@ -13,15 +13,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from . import __version__, dryrun
+from . import __version__
 from .errors import Refusal
-from .install import install
 
 APP_BUNDLES = ("/Applications/oMLX.app", str(Path.home() / "Applications" / "oMLX.app"))
 
 
 def server_module() -> Any:
-    """The decoder's server module; a Refusal that says what to do where there is none."""
+    """The decoder's server module; a Refusal that says what to do where it cannot be had or added to."""
     if importlib.util.find_spec("omlx") is None:
         for bundle in APP_BUNDLES:
             if Path(bundle).exists():
@@ -31,6 +30,12 @@ def server_module() -> Any:
                     f"and this package beside it ({sys.executable} has no omlx)",
                 )
         raise Refusal("unsupported", f"{sys.executable} has no omlx: run this with the decoder's own Python")
+    if importlib.util.find_spec("numpy") is None:
+        raise Refusal(
+            "unsupported",
+            f"{sys.executable} has no numpy, which pdlink-omlx needs: run `{sys.executable} -m pip install numpy`, "
+            "or this with the decoder's own Python",
+        )
     try:
         return importlib.import_module("omlx.server")
     except ImportError as err:
@@ -42,6 +47,9 @@ def check() -> int:
     out: dict[str, Any] = {"plugin": __version__, "python": sys.version.split()[0], "error": "", "plans": {}}
     try:
         server = server_module()
+        from . import dryrun  # after that: they need what it looked for
+        from .install import install
+
         install(server)
         for path in dryrun.PATHS:
             try:
@@ -60,7 +68,10 @@ def main() -> int:
     if sys.argv[1:] == ["check"]:
         return check()
     try:
-        install(server_module())
+        server = server_module()
+        from .install import install  # after that: it needs what it looked for
+
+        install(server)
         run = getattr(importlib.import_module("omlx.cli"), "main", None)
         if not callable(run):
             raise Refusal("moved", "start the decoder: its command line has no main")

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"pdlink/bridge/prefill"
+	"pdlink/transport/keys"
+)
+
+// defaultSocket is where the engine's workers connect.
+const defaultSocket = "/run/pdlink/engine.sock"
+
+// lookConnector takes a sidecar's place for a moment, and hears what workers say.
+func (d *prefillDoctor) lookConnector(ctx context.Context) []finding {
+	o := d.options()
+	var refused []string
+	faults := make(chan error, 16)
+	o.OnFault = func(err error) {
+		select {
+		case faults <- err:
+		default:
+		}
+	}
+	o.Reclaim = -1
+	server, err := prefill.Listen(ctx, o)
+	if errors.Is(err, prefill.ErrInUse) && !isFile(d.f.socket) {
+		d.busy = true
+		return []finding{good("a pdlink prefill runs and has %s: it says itself whether workers are connected, and compares what they have loaded", d.f.socket)}
+	}
+	if err != nil {
+		return []finding{bad(err.Error(), socketCure(d.f.socket, err))}
+	}
+	defer server.Close() //nolint:errcheck // nothing is under way
+	d.await(ctx, server)
+	for len(faults) > 0 {
+		refused = append(refused, (<-faults).Error())
+	}
+	n, expected := server.Present()
+	d.loaded, _ = server.Loaded()
+	switch {
+	case n == 0 && len(refused) > 0:
+		slices.Sort(refused)
+		return []finding{bad("workers came and were refused: "+strings.Join(slices.Compact(refused), "; "), refusedCure(refused))}
+	case n == 0:
+		return []finding{bad(fmt.Sprintf("no worker of the engine came to %s within %v", d.f.socket, workerTime), connectorCure(d.f.socket))}
+	case n < expected:
+		return []finding{bad(fmt.Sprintf("%d of %d workers came", n, expected), "see the engine's log for the others")}
+	}
+	found := []finding{good("%s of the engine came", count(n, "worker"))}
+	if d.loaded != nil && len(d.loaded.Unknown) > 0 {
+		found = append(found, doubt("not all is known of what they have loaded: "+silenceText(d.loaded), "update pdlink-vllm"))
+	}
+	return found
+}
+
+// connectorCure is what to do where no worker of the engine comes: the flag that starts
+// the connector, with the socket where it is another than the connector's own.
+func connectorCure(socket string) string {
+	extra := ""
+	if socket != defaultSocket {
+		extra = fmt.Sprintf(`, "kv_connector_extra_config": {"socket": %q}`, socket)
+	}
+	return `start vLLM as this user with --kv-transfer-config '{"kv_connector": "PDLinkConnector", "kv_connector_module_path": "pdlink_vllm.connector", "kv_role": "kv_producer"` +
+		extra + `}'; if it runs so, wait until it has loaded its model, see its log for "pdlink:", and in a container mount ` + filepath.Dir(socket)
+}
+
+// refusedCure is what to do about workers that were refused.
+func refusedCure(reasons []string) string {
+	var ids []string
+	for _, why := range reasons {
+		if m := regexp.MustCompile(`user (\d+) is not accepted`).FindStringSubmatch(why); len(m) == 2 && !slices.Contains(ids, m[1]) {
+			ids = append(ids, m[1])
+		}
+	}
+	if len(ids) == 0 {
+		return "install pdlink-vllm of the same release as pdlink, and start the engine again"
+	}
+	return fmt.Sprintf("run the engine as this user, or accept its user: --uid %s (in the config file: uid = [%[1]s])", strings.Join(ids, ", "))
+}
+
+// isFile reports that something that is no socket has a name.
+func isFile(path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.Mode()&fs.ModeSocket == 0
+}
+
+// maxSocketPath is how long the path of a Unix socket may be, in bytes.
+const maxSocketPath = 107
+
+// socketCure is what to do about an engine's socket that cannot be had.
+func socketCure(path string, err error) string {
+	me := "USER"
+	if u, err := user.Current(); err == nil {
+		me = u.Username
+	}
+	dir := filepath.Dir(path)
+	take := fmt.Sprintf("run `sudo install -d -o %s %s`, which the service does by itself, or choose another --socket", keys.ShellPath(me), keys.ShellPath(dir))
+	switch _, lock := os.Lstat(path + ".lock"); {
+	case errors.Is(err, prefill.ErrUnavailable):
+		return "run pdlink prefill on Linux: it is for hosts that prefill"
+	case errors.Is(err, prefill.ErrRing):
+		return fmt.Sprintf("give --slots a smaller number, or leave it out, for %d", defaultSlots)
+	case errors.Is(err, prefill.ErrInUse) && isFile(path):
+		return fmt.Sprintf("that is a file: move it away, or choose another --socket than %s", keys.ShellPath(path))
+	case errors.Is(err, prefill.ErrInUse):
+		return "stop the pdlink prefill that runs (`sudo systemctl stop pdlink-prefill`), or choose another --socket, for the connector too"
+	case len(path) > maxSocketPath:
+		return fmt.Sprintf("choose a --socket of at most %d bytes", maxSocketPath)
+	case errors.Is(err, fs.ErrNotExist):
+		return "make the directory " + dir + ": " + take
+	case errors.Is(err, fs.ErrPermission) && lock == nil:
+		return fmt.Sprintf("another user made it: stop what runs there, run `sudo rm -f %s %[1]s.lock`, and `sudo install -d -o %s %s`", keys.ShellPath(path), keys.ShellPath(me), keys.ShellPath(dir))
+	case errors.Is(err, fs.ErrPermission):
+		return take
+	}
+	return "choose a --socket in a directory that is this user's"
+}

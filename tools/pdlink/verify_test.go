@@ -1,0 +1,142 @@
+package main
+
+import (
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// verified runs `pdlink verify … --json`, demands a status, and returns the lines:
+// a check each, and the summary.
+func verified(t *testing.T, want int, args ...string) (checks map[string]map[string]any, sum map[string]any) {
+	t.Helper()
+	status, out, errOut := cli(t, append([]string{"verify", "--json"}, args...)...)
+	if status != want {
+		t.Fatalf("verify %v: status %d, want %d\n%s%s", args, status, want, out, errOut)
+	}
+	checks = map[string]map[string]any{}
+	for _, l := range lines(t, out) {
+		if l["event"] == "summary" {
+			sum = l
+		} else {
+			checks[l["check"].(string)] = l
+		}
+	}
+	if sum == nil || len(checks) != 5 {
+		t.Fatalf("verify %v: %s", args, out)
+	}
+	return checks, sum
+}
+
+// noLibrary is a library that is not there: what a machine with a GPU computes is
+// tested elsewhere.
+func noLibrary(t *testing.T) string { return filepath.Join(t.TempDir(), "none.so") }
+
+func TestVerifyTheBundledCases(t *testing.T) {
+	for name := range theCases() {
+		checks, sum := verified(t, exitOK, bundledPrefix+name, "--library", noLibrary(t))
+		passed, left := 5.0, 0.0
+		if name == "kv-qwen3" {
+			passed, left = 1, 4
+		} else if !strings.Contains(sum["why"].(string), "none.so") {
+			t.Errorf("%s: %v does not say why there is no GPU", name, sum["why"])
+		}
+		if ok, _ := sum["ok"].(bool); !ok || sum["engine"] != "reference" || sum["passed"] != passed || sum["left_out"] != left || sum["failed"] != 0.0 {
+			t.Errorf("%s: %v", name, sum)
+		}
+		if checks["blocks"]["result"] != "passed" {
+			t.Errorf("%s: %v", name, checks["blocks"])
+		}
+	}
+	status, out, _ := cli(t, "verify", bundledPrefix+"dsv4-a", "--engine", "reference", "--layers", "0,1,2", "--tokens", "700")
+	if status != exitOK || !strings.Contains(out, "reference: it was asked for, mlx-cpu of 700 tokens\n") || !strings.Contains(out, "4 passed, 0 failed, 1 left out\n") ||
+		!strings.Contains(out, "pooled 128      320 of 320 equal") {
+		t.Errorf("status %d: %s", status, out)
+	}
+}
+
+// TestVerifyFindsWhatDiffers: weights, inputs, recorded arrays and blocks that are
+// not the decoder's.
+func TestVerifyFindsWhatDiffers(t *testing.T) {
+	for what, c := range map[string]struct {
+		file   string
+		change func(*testing.T, string)
+		want   map[string]string
+	}{
+		"weights": {"weights.safetensors", damage, map[string]string{"self-test": "passed", "continuation": "passed"}},
+		"input":   {"capture.safetensors", damage, map[string]string{"self-test": "passed", "continuation": "passed"}},
+		"state":   {"state.safetensors", firstByte, map[string]string{"self-test": "passed", "blocks": "passed"}},
+	} {
+		dir := edited(t, "dsv4-a", func(map[string]any) {})
+		c.change(t, filepath.Join(dir, c.file))
+		checks, sum := verified(t, exitFailed, dir, "--engine", "reference")
+		if ok, _ := sum["ok"].(bool); ok || sum["failed"] == 0.0 {
+			t.Errorf("%s: %v", what, sum)
+		}
+		for name, want := range c.want {
+			if checks[name]["result"] != want {
+				t.Errorf("%s: %v", what, checks[name])
+			}
+		}
+	}
+	dir := edited(t, "kv-qwen3", func(map[string]any) {})
+	blocks, err := filepath.Glob(filepath.Join(dir, "expected", "*", "*.safetensors"))
+	must(err)
+	damage(t, blocks[0])
+	status, out, _ := cli(t, "verify", dir)
+	if status != exitFailed || !strings.Contains(out, "blocks        failed: verdict complete: 4 identical, 1 different") {
+		t.Errorf("status %d: %s", status, out)
+	}
+}
+
+// firstByte flips a bit of the first value of a safetensors file.
+func firstByte(t *testing.T, path string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	must(err)
+	b[8+binary.LittleEndian.Uint64(b)] ^= 1
+	must(os.WriteFile(path, b, 0o600))
+}
+
+// TestVerifyOfACaptureAlone: without anything recorded the reference has only itself
+// to be held to.
+func TestVerifyOfACaptureAlone(t *testing.T) {
+	dir := edited(t, "dsv4-a", func(map[string]any) {})
+	must(os.RemoveAll(filepath.Join(dir, "expected")))
+	must(os.RemoveAll(filepath.Join(dir, "state.safetensors")))
+	checks, sum := verified(t, exitOK, dir, "--engine", "reference")
+	for name, want := range map[string]string{"arrays": "left out", "pooled": "left out", "self-test": "passed", "continuation": "passed", "blocks": "left out"} {
+		if checks[name]["result"] != want {
+			t.Errorf("%v", checks[name])
+		}
+	}
+	if sum["passed"] != 2.0 {
+		t.Errorf("%v", sum)
+	}
+}
+
+func TestVerifyRefuses(t *testing.T) {
+	none := noLibrary(t)
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{}, "CASE"},
+		{[]string{"bundled:nobody"}, "bundled"},
+		{[]string{bundledPrefix + "dsv4-a", "--engine", "quantum"}, "--engine"},
+		{[]string{bundledPrefix + "dsv4-a", "--engine", ""}, "--engine is empty"},
+		{[]string{bundledPrefix + "dsv4-a", "--tokens", "-1"}, "--tokens"},
+		{[]string{bundledPrefix + "dsv4-a", "--workers", "-1"}, "--workers"},
+		{[]string{bundledPrefix + "dsv4-a", "--layers", "9"}, "layers"},
+		{[]string{bundledPrefix + "dsv4-a", "--engine", "reference", "--library", none}, "--library"},
+		{[]string{bundledPrefix + "dsv4-a", "--engine", "cuda", "--library", none}, "no CUDA projection"},
+		{[]string{bundledPrefix + "kv-qwen3", "--engine", "cuda"}, "moved"},
+	} {
+		status, out, errOut := cli(t, append([]string{"verify"}, c.args...)...)
+		if status != exitUsage || !strings.Contains(errOut, c.want) || out != "" {
+			t.Errorf("%v: status %d, %q, %q", c.args, status, out, errOut)
+		}
+	}
+}
