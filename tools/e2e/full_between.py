@@ -17,9 +17,9 @@ DROP = ("connection", "content-length", "transfer-encoding", "keep-alive", "host
 
 
 class Between(ThreadingHTTPServer):
-    """Stands before the server at a URL. before(path, body) may act, and returns the body that goes on; after(path,
-    answer) hears an answer before its client does. gone are paths whose client left before the answer; the call goes on
-    all the same if stays is set. answers are the parsed ones.
+    """Stands before the server at a URL. before(path, body) may act, and returns the body that goes on; sent(path)
+    comes once it has gone; after(path, answer) hears an answer before its client does. gone are paths whose client left
+    before the answer; the call goes on all the same if stays is set. answers are the parsed ones.
     """
 
     daemon_threads = True
@@ -28,6 +28,7 @@ class Between(ThreadingHTTPServer):
         self,
         to: str,
         before: Callable[[str, bytes], bytes] | None = None,
+        sent: Callable[[str], None] | None = None,
         after: Callable[[str, bytes], None] | None = None,
         stays: bool = False,
     ) -> None:
@@ -35,6 +36,7 @@ class Between(ThreadingHTTPServer):
         self.stays = stays
         self.to = urlsplit(to)
         self.before, self.after = before or (lambda _, body: body), after or (lambda *_: None)
+        self.sent = sent or (lambda _: None)
         self.gone: list[str] = []
         self.answers: list[tuple[str, Any]] = []
         super().__init__(("127.0.0.1", 0), _Call)
@@ -76,6 +78,7 @@ class _Call(BaseHTTPRequestHandler):
         there = http.client.HTTPConnection(str(self.server.to.hostname), self.server.to.port, timeout=600)
         try:
             there.request(self.command, self.path, body if self.command == "POST" else None, headers)
+            self.server.sent(path)
             if not self._answered(there):
                 self.server.gone.append(path)
                 if not self.server.stays:

@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from procs import KEY, MODEL, SERVED, Decoder, Engine, Meanwhile, Pdlink, free_p
 from tokenizers import Tokenizer
 
 LIMIT = 120  # seconds that anything but the start of an engine may take
+GOES, STANDS = 0.02, 0.05  # seconds that a frozen engine goes on for, and stands then: a step of it takes some 10 ms
 STORY, LONG = 1400, 3900  # tokens of a prompt; long: some hundred steps of the slow engine
 
 Body = dict[str, Any]
@@ -313,18 +314,34 @@ class Stage:
         """Blocks in the decoder's store."""
         return sum(1 for _ in self.store.rglob("*.safetensors"))
 
-    def block_came(self, before: int, more: int = 1) -> None:
+    def block_came(self, before: int, more: int) -> None:
         """Wait until the store has more blocks than before."""
         self.until(f"{more} new blocks", lambda: self.blocks() >= before + more)
 
     def being_read(self, name: str, body: Body, retries: int = 0) -> Meanwhile:
         """Have a long prompt read, and let the engine stand still in the middle of it."""
-        before = self.blocks()
-        call = self.meanwhile(body, retries)
-        self.block_came(before, 2)
-        self.freeze("engine")
+        with self.halfway():
+            call = self.meanwhile(body, retries)
         self.checks.want(f"{name}: the prompt is being read", call.is_alive(), True)
         return call
+
+    @contextlib.contextmanager
+    def halfway(self) -> Iterator[None]:
+        """Let the engine stand still once two blocks of a prompt that is asked for within are there. Until then it goes
+        by fits and starts, so that what it has read is in the store before it reads on.
+        """
+        before = self.blocks()
+        self.freeze("engine")
+        yield
+
+        def came() -> bool:
+            self.thaw("engine")
+            time.sleep(GOES)
+            self.freeze("engine")
+            time.sleep(STANDS)
+            return self.blocks() >= before + 2
+
+        self.until("two new blocks", came)
 
     # What is demanded of answers.
 
