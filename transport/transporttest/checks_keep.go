@@ -202,8 +202,8 @@ func keepStorm(e *env) {
 	s := e.sink(in)
 	s.whole = size
 	done := call(func() error { return s.run(e.ctx) })
-	for b := range uint32(blocks) {
-		for range 3 { // of one frame that is no reason to give up
+	for b, n := uint32(0), 0; b < blocks; b++ {
+		for ; n < f.Corrupted()+3; n++ { // so many of one frame are no reason to give up
 			f.Corrupt(SentPayload, e.rng.IntN(6), -1)
 		}
 		for at := 0; at < size; at += 20_000 {
