@@ -177,7 +177,7 @@ lint-python: $(BUILD)/ruff-$(RUFF_VERSION)/bin/ruff
 	@find . -name '*.py' -not -path './.build/*' -print0 | xargs -0 $< check --no-cache --config .ci/ruff.toml
 
 .PHONY: cross
-cross: cross-build cross-qemu ## build programs and tests for all platforms, run the numeric and wire tests on emulated arm64
+cross: cross-build cross-static cross-qemu ## build programs and tests for all platforms, static ones, run the numeric and wire tests on emulated arm64
 
 .PHONY: cross-build
 cross-build:
@@ -188,6 +188,11 @@ cross-build:
 		GOOS=$$os GOARCH=$$arch $(GOBUILD) -o $$out/ $(PROGRAMS); \
 		CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch $(GO) test -c -o $$out/test/ ./...; \
 	done
+
+# With the tag nordma nothing is loaded at run time: programs for scratch images and musl.
+.PHONY: cross-static
+cross-static: $(CHECK)
+	set -o pipefail; CGO_ENABLED=0 $(GO) test -tags static -json -count=1 -timeout $(SLOW_TIMEOUT) -run '^TestStatic' ./tools/pdlink | $(CHECK)
 
 .PHONY: cross-qemu
 cross-qemu: $(CHECK)
@@ -225,21 +230,63 @@ e2e-cost: build ## what a bridged request costs beyond the engine's own time, an
 test-vllm: ## the connector in real vLLM engines on this CPU (installs them; some ten minutes; VERSIONS=0.32.0 is shorter)
 	PYTHON='$(PYTHON)' bridge/vllm/tests/engine/run.sh $(BUILD) $(VERSIONS)
 
-# What runs in the machine of test-rdma, and the longest that one package may take there; each gets a machine of its own.
-RDMAPKGS  ?= ./rdma/vmtest ./rdma/internal/verbs ./rdma/linktest
-RDMALIMIT ?= 5m
+# What runs in the machines of test-rdma: each package in one of its own, with two processors; faults and figures in one whose
+# clock counts instructions, so that they come out the same on a busy host. The longest that one machine may take.
+RDMAPKGS   ?= ./rdma/vmtest ./rdma/internal/verbs ./rdma/linktest
+RDMASTEADY ?= TestVMFaults|TestVMRefuse|TestVMGoodput
+RDMALIMIT  ?= 15m
+RDMAEXEC    = $(BUILD)/rdma/vmtest exec -cache $(BUILD)/rdma -limit $(RDMALIMIT) -log $(BUILD)/rdma/console -add $(BUILD)/pdlink -add $(BUILD)/pdperf
+RDMATEST    = CGO_ENABLED=0 $(GO) test -tags rdmavm -count=1 -p 1 -timeout $(RDMALIMIT)
+# Faults there; a long run is `make faults-rdma`. Rounds of each figure there; `make bench-rdma` takes five.
+RDMAFAULTS ?= 20
+RDMAROUNDS ?= 1
+# Faults of one machine of faults-rdma.
+RDMABATCH  ?= 50
 # The tests that fail when no compiler for arm64 is here name it.
-VERBS_CC  ?= gcc,aarch64-linux-gnu-gcc
+VERBS_CC   ?= gcc,aarch64-linux-gnu-gcc
+
+# Cases that handover-rdma hands over.
+GOLDEN     ?= bundled:kv-qwen3 bundled:dsv4-a bundled:dsv4-b synthetic:deepseek-v4-flash:8192
+
+.PHONY: vmtest
+vmtest: build
+	@mkdir -p $(BUILD)/rdma
+	@CGO_ENABLED=0 $(GO) build -buildvcs=false -o $(BUILD)/rdma/vmtest ./rdma/vmtest
 
 .PHONY: test-rdma
-test-rdma: build $(CHECK) ## RDMA: struct layouts against the C headers, then on real devices in a virtual machine (Debian; installs an emulator)
-	@mkdir -p $(BUILD)/rdma
-	CGO_ENABLED=0 $(GO) build -buildvcs=false -o $(BUILD)/rdma/vmtest ./rdma/vmtest
+test-rdma: vmtest $(CHECK) ## RDMA: struct layouts against the C headers, then on real devices in virtual machines (Debian; installs an emulator)
 	set -o pipefail; include=$$($(BUILD)/rdma/vmtest headers -cache $(BUILD)/rdma); { \
 		CGO_ENABLED=0 VERBS_INCLUDE=$$include VERBS_CC=$(VERBS_CC) $(GO) test -tags verbsabi -json -count=1 -timeout $(TEST_TIMEOUT) ./rdma/internal/verbs; \
-		CGO_ENABLED=0 $(GO) test -tags rdmavm -json -count=1 -p 1 -timeout $(RDMALIMIT) -run '^TestVM' \
-			-exec '$(BUILD)/rdma/vmtest exec -cache $(BUILD)/rdma -limit $(RDMALIMIT) -log $(BUILD)/rdma/console -add $(BUILD)/pdlink -add $(BUILD)/pdperf' $(RDMAPKGS); \
+		$(RDMATEST) -json -run '^TestVM' -skip '^($(RDMASTEADY))$$' -exec '$(RDMAEXEC)' $(RDMAPKGS); \
+		$(RDMATEST) -json -run '^($(RDMASTEADY))$$' \
+			-exec '$(RDMAEXEC) -steady 1 -env RDMA_FAULTS=$(RDMAFAULTS) -env RDMA_SEED=$(SEED) -env RDMA_ROUNDS=$(RDMAROUNDS)' ./rdma/vmtest; \
 	} | $(CHECK)
+
+.PHONY: faults-rdma
+faults-rdma: RUNS = 300
+faults-rdma: RDMALIMIT = 1h
+faults-rdma: vmtest ## RUNS transfers over RDMA in virtual machines, each with a random fault (SEED=n repeats)
+	@mkdir -p $(BUILD)/rdma/faults; rm -f $(BUILD)/rdma/faults/*; bad=0; \
+	seed='$(SEED)'; seed=$${seed:-$$(($$(date +%s) % 1000000))}; \
+	for first in $$(seq 0 $(RDMABATCH) $$(($(RUNS) - 1))); do \
+		left=$$(($(RUNS) - first)); n=$$((left < $(RDMABATCH) ? left : $(RDMABATCH))); log=$(BUILD)/rdma/faults/$$first; \
+		echo "faults $$first to $$((first + n - 1)), SEED=$$seed"; \
+		$(RDMATEST) -v -run '^TestVMFaults$$' \
+			-exec "$(RDMAEXEC) -steady 1 -env RDMA_FAULTS=$$n -env RDMA_FIRST=$$first -env RDMA_SEED=$$seed" ./rdma/vmtest >$$log 2>&1 || { \
+			bad=1; cat $$log; }; \
+		grep -E '^ *faults_test.go:[0-9]+: transfers over' $$log || bad=1; \
+		echo "$$(grep -c '^ *--- PASS: TestVMFaults/' $$log) transfers passed, $$(grep -c '^ *--- FAIL: TestVMFaults/' $$log) failed"; \
+	done; exit $$bad
+
+.PHONY: bench-rdma
+bench-rdma: vmtest ## pdperf beside ib_write_bw in a virtual machine whose clock counts instructions, five rounds of each figure
+	$(RDMATEST) -v -run '^TestVMGoodput$$' -exec '$(RDMAEXEC) -steady 1 -env RDMA_ROUNDS=5' ./rdma/vmtest
+
+# Another --at and hosts with RDMA: `pdperf handover` itself.
+.PHONY: handover-rdma
+handover-rdma: vmtest ## what handing a prompt's blocks over costs over memory, TCP and RDMA, in a virtual machine whose clock counts instructions
+	$(BUILD)/rdma/vmtest run -cache $(BUILD)/rdma -limit $(RDMALIMIT) -steady 1 -add $(BUILD)/pdlink -add $(BUILD)/pdperf -- \
+		'for how in on off; do ./pdperf handover $(GOLDEN) --at $$RDMA_IP_A --runs 3 --encrypt $$how; done'
 
 .PHONY: clean
 clean: ## remove everything generated, tools and test decoder included

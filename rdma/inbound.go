@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"pdlink/rdma/internal/verbs"
 	"pdlink/transport"
@@ -44,8 +43,8 @@ type inbound struct {
 	sent    uint64     // how many the peer says to have sent, in stride mode
 	asked   uint64     // frames that are or were read, in pull mode
 	got     uint64     // frames that have been read
-	before  [2]uint64  // arrived and got, when the watch looked last
-	since   [2]time.Time
+	lost    stall      // of arrived
+	unread  stall      // of got
 }
 
 // completed takes a receive that has ended, in the pump.
@@ -336,19 +335,13 @@ func (in *inbound) promised(l *lane, total uint64) error {
 // look is the watch's: an error when messages were sent that do not arrive, or READs
 // do not end.
 func (in *inbound) look() error {
-	now := time.Now()
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	for i, v := range [2]struct {
-		have, want uint64
-		what       string
-	}{{in.arrived, in.sent, "messages were sent and %d have arrived: the rest is lost"}, {in.got, in.asked, "frames are to be read and %d were: the peer is gone"}} {
-		if v.have != in.before[i] || v.want <= v.have || in.since[i].IsZero() {
-			in.before[i], in.since[i] = v.have, now
-		}
-		if now.Sub(in.since[i]) >= stallTime {
-			return fmt.Errorf("%d "+v.what, v.want, v.have)
-		}
+	if in.lost.look(in.arrived, in.arrived < in.sent) {
+		return fmt.Errorf("%d messages were sent and %d have arrived: the rest is lost", in.sent, in.arrived)
+	}
+	if in.unread.look(in.got, in.got < in.asked) {
+		return fmt.Errorf("%d frames are to be read and %d were: the peer is gone", in.asked, in.got)
 	}
 	return nil
 }

@@ -47,37 +47,102 @@ func (l *lane) wake() {
 
 // pump polls the lane's queues until the lane is dead.
 func (l *lane) pump() {
-	buf := make([]verbs.Completion, pollBatch)
-	p := nap{pause: napLeast}
-	rounds := spinRounds
+	w := watcher{l: l, spin: spin{rounds: spinRounds}, nap: nap{pause: napLeast}}
 	for l.c.ctx.Err() == nil {
-		which, n, err := verbs.Spin(buf, rounds, spinTime, l.send, l.recv)
-		if err == nil {
-			err = l.handle(which == 0, buf[:n])
+		which, n, err := w.poll()
+		if err == nil && n > 0 {
+			err = l.handle(which == 0, w.buf[:n])
+		} else if err == nil {
+			err = w.wait()
 		}
-		if err != nil {
+		switch {
+		case err == nil:
+		case l.c.ctx.Err() != nil:
+			return
+		default:
 			l.c.fail(fmt.Errorf("%w: lane %d: %w", transport.ErrLost, l.index, err))
 			return
 		}
-		switch {
-		case n > 0:
-			p, rounds = nap{pause: napLeast}, spinRounds
-		case l.ch == nil:
-			p.sleep(l.c.ctx, l.nudge)
-			rounds = 1
-		case rounds == spinRounds:
-			// Look once more between arming and waiting: what came before gives no event.
-			if err := errors.Join(l.send.Arm(), l.recv.Arm()); err != nil {
-				l.c.fail(fmt.Errorf("%w: lane %d: arm: %w", transport.ErrLost, l.index, err))
-				return
-			}
-			rounds = 1
-		default:
-			if l.ch.Wait(l.c.ctx) != nil {
-				return
-			}
-			rounds = spinRounds
+	}
+}
+
+// watcher is how a pump looks for completions.
+type watcher struct {
+	l     *lane
+	buf   [pollBatch]verbs.Completion
+	spin  spin
+	nap   nap
+	fresh bool    // something has come since the last spin
+	armed [2]bool // the queue gives an event for what comes next, or has done so for what it holds
+}
+
+// poll takes completions of the send queue (0) or the receive queue (1): those that are
+// there, or that come while it spins.
+func (w *watcher) poll() (which, n int, err error) {
+	which, n, err = verbs.Spin(w.buf[:], 1, 0, w.l.send, w.l.recv)
+	if n == 0 && err == nil && w.fresh {
+		w.fresh = false
+		if rounds := w.spin.next(); rounds > 0 {
+			which, n, err = verbs.Spin(w.buf[:], rounds, spinTime, w.l.send, w.l.recv)
+			w.spin.ended(n > 0)
 		}
+	}
+	if n > 0 {
+		w.fresh, w.armed[which] = true, false
+		w.nap = nap{pause: napLeast}
+	}
+	return which, n, err
+}
+
+// wait is called when there was nothing: it sleeps, or arms the queues. After that they
+// are to be polled again, since what came before gives no event.
+func (w *watcher) wait() error {
+	l := w.l
+	switch {
+	case l.ch == nil:
+		w.nap.sleep(l.c.ctx, l.nudge)
+		return nil
+	case w.armed[0] && w.armed[1]:
+		return l.ch.Wait(l.c.ctx)
+	}
+	for i, q := range [2]verbs.CQ{l.send, l.recv} {
+		if w.armed[i] {
+			continue
+		}
+		if err := q.Arm(); err != nil {
+			return fmt.Errorf("arm: %w", err)
+		}
+		w.armed[i] = true
+	}
+	return nil
+}
+
+// spin is how long it is worth to poll in vain. Where completions come as quickly as one
+// after the other it is long; where a frame takes longer than that, the time goes to
+// others.
+type spin struct {
+	rounds int // of the next one; 0: not worth it
+	waits  int // since it was tried
+}
+
+// next is how many rounds to poll.
+func (s *spin) next() int {
+	if s.rounds > 0 {
+		return s.rounds
+	}
+	if s.waits++; s.waits < spinAgain {
+		return 0
+	}
+	s.waits = 0
+	return spinRounds
+}
+
+// ended learns from how a spin ended.
+func (s *spin) ended(found bool) {
+	if found {
+		s.rounds = spinRounds
+	} else {
+		s.rounds /= 4
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"pdlink/rdma/internal/verbs"
 	"pdlink/transport"
@@ -35,8 +34,7 @@ type outbound struct {
 	granted uint64     // how many may be sent in all
 	ended   uint64     // how many have completed
 	done    []func()   // of those on their way, by number modulo width; nil: told already
-	seen    uint64     // ended, when the watch looked last
-	since   time.Time  // since when it is that
+	stall   stall      // of ended
 	told    uint64     // next, as the peer was told last
 }
 
@@ -261,17 +259,13 @@ func (o *outbound) outstanding() bool {
 // look is the watch's: an error when requests make no progress. In stride mode, where
 // what is lost is lost without a word, the peer is told how much was sent.
 func (o *outbound) look(l *lane) error {
-	now := time.Now()
 	o.mu.Lock()
-	if o.ended != o.seen || o.ended == o.next || o.since.IsZero() {
-		o.seen, o.since = o.ended, now
-	}
-	stalled, next := now.Sub(o.since), o.next
+	stalled, next := o.stall.look(o.ended, o.ended < o.next), o.next
 	tell := l.c.t.mode == stride && next != o.told
 	o.told = next
 	o.mu.Unlock()
-	if stalled >= stallTime {
-		return fmt.Errorf("no request has completed for %v: the peer, or the way to it, is gone", stalled.Round(time.Millisecond))
+	if stalled {
+		return fmt.Errorf("no request has completed for %v: the peer, or the way to it, is gone", stallTime)
 	}
 	if tell {
 		return l.c.tell(typeSent, count{l.c.t.epoch, uint16(l.index), next})

@@ -70,6 +70,10 @@ const (
 	// goroutines get the processor.
 	spinRounds = 256
 	spinTime   = 50 * time.Microsecond
+
+	// spinAgain is how often a lane that polls in vain sleeps before it tries once more
+	// whether polling is worth it: that costs 1 µs each time.
+	spinAgain = 50
 )
 
 // Sleeping without a completion channel.
@@ -96,9 +100,9 @@ const (
 	// watchEvery is how often lanes are looked at.
 	watchEvery = 500 * time.Millisecond
 
-	// stallTime is how long requests may be outstanding without any progress: longer
-	// than a card's own retries of one lost packet take, and far below the 15 s in which
-	// it gives up by itself.
+	// stallTime is how long requests may be outstanding without any progress, counted in
+	// looks: longer than a card's own retries of one lost packet take, and far below the
+	// 15 s in which it gives up by itself.
 	stallTime = 2 * time.Second
 
 	// testTime bounds what the trying of lanes waits for, and immediateTime what the

@@ -16,6 +16,11 @@
 // rdma, ss, ibv_devinfo, ibv_rc_pingpong and perftest's ib_* programs; busybox has
 // the rest.
 //
+// With -steady the machine has one processor, and its clock counts instructions in
+// place of looking at the host's. Time limits and figures in it come out the same on a
+// host that does other things too, and a machine that waits takes no time. What
+// emulated memory costs and what two processors do to each other does not show there.
+//
 // Packages come from Debian through apt and lie below the directory that -cache
 // names, together with the image. Only an emulator that is missing is installed.
 package main

@@ -3,8 +3,6 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -12,144 +10,25 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 )
 
-// Environment of the faults: how many, and the seed that draws them.
+// Environment of the faults: how many, the number of the first one, and the seed that
+// draws them. Fault n of a seed is the same whichever was the first.
 const (
 	faultsEnv = "RDMA_FAULTS"
+	firstEnv  = "RDMA_FIRST"
 	seedEnv   = "RDMA_SEED"
-
-	// roundsEnv is how often each figure is taken.
-	roundsEnv = "RDMA_ROUNDS"
 )
 
-// defaultFaults take a minute.
-const defaultFaults = 12
+// defaultFaults meet each kind twice or so.
+const defaultFaults = 20
 
-// receiver is a `pdlink decode` on device A that can be killed and started again.
-type receiver struct {
-	t     *testing.T
-	args  []string
-	cmd   *exec.Cmd
-	log   *output
-	ended chan struct{}
-}
-
-// output gathers what a process writes.
-type output struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-// Write adds to it.
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.Write(p)
-}
-
-// String is all of it.
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.String()
-}
-
-// listen waits until the receiver can be reached for the first time.
-func (r *receiver) listen() {
-	r.t.Helper()
-	for deadline := time.Now().Add(time.Minute); !strings.Contains(r.log.String(), `"listening"`); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			r.t.Fatalf("the receiver does not listen: %s", r.log)
-		}
-	}
-}
-
-func (r *receiver) start() {
-	r.t.Helper()
-	r.cmd = exec.CommandContext(context.WithoutCancel(r.t.Context()), pdlink, r.args...)
-	r.cmd.Stdout, r.cmd.Stderr = r.log, r.log
-	if err := r.cmd.Start(); err != nil {
-		r.t.Fatal(err)
-	}
-	r.ended = make(chan struct{})
-	go func(cmd *exec.Cmd, ended chan struct{}) {
-		_ = cmd.Wait() // it is killed or stopped
-		close(ended)
-	}(r.cmd, r.ended)
-}
-
-func (r *receiver) stop(with syscall.Signal) {
-	_ = r.cmd.Process.Signal(with) // it may have ended
-	select {
-	case <-r.ended:
-	case <-time.After(time.Minute):
-		_ = r.cmd.Process.Kill()
-		r.t.Error("the receiver does not end")
-		<-r.ended
-	}
-}
-
-// fault is something that befalls a transfer; d is how long.
-type fault struct {
-	name string
-	do   func(t *testing.T, r *receiver, sender *exec.Cmd, d time.Duration)
-}
-
-// faults are those that can come from outside of the processes.
-func faults() []fault {
-	nets := []string{os.Getenv("RDMA_NET_A"), os.Getenv("RDMA_NET_B")}
-	loss := func(percent string) func(*testing.T, *receiver, *exec.Cmd, time.Duration) {
-		return func(t *testing.T, _ *receiver, _ *exec.Cmd, d time.Duration) {
-			for _, n := range nets {
-				shell(t, "tc qdisc change dev "+n+" parent 1:1 handle 2: netem loss "+percent)
-			}
-			time.Sleep(d)
-			for _, n := range nets {
-				shell(t, "tc qdisc change dev "+n+" parent 1:1 handle 2: netem loss 0%")
-			}
-		}
-	}
-	return []fault{
-		{"nothing", func(*testing.T, *receiver, *exec.Cmd, time.Duration) {}},
-		{"receiver killed and started again", func(_ *testing.T, r *receiver, _ *exec.Cmd, d time.Duration) {
-			r.stop(syscall.SIGKILL)
-			time.Sleep(d / 4)
-			r.start()
-		}},
-		{"receiver ended and started again", func(_ *testing.T, r *receiver, _ *exec.Cmd, _ time.Duration) {
-			r.stop(syscall.SIGTERM)
-			r.start()
-		}},
-		{"sender killed", func(_ *testing.T, _ *receiver, sender *exec.Cmd, _ time.Duration) { _ = sender.Process.Kill() }},
-		{"receiver stopped for a while", func(_ *testing.T, r *receiver, _ *exec.Cmd, d time.Duration) {
-			_ = r.cmd.Process.Signal(syscall.SIGSTOP)
-			time.Sleep(d)
-			_ = r.cmd.Process.Signal(syscall.SIGCONT)
-		}},
-		{"a port down", func(t *testing.T, _ *receiver, _ *exec.Cmd, d time.Duration) {
-			i := int(d) % 2
-			shell(t, "ip link set "+nets[i]+" down")
-			time.Sleep(d / 4)
-			restore(t)
-		}},
-		{"packets lost", loss("20%")},
-		{"no packet through", loss("100%")},
-	}
-}
-
-// restore brings both interfaces up, with what the kernel forgot meanwhile.
-func restore(t *testing.T) {
-	t.Helper()
-	shell(t, `ip link set $RDMA_NET_A up; ip link set $RDMA_NET_B up
-		ip route replace $RDMA_IP_A dev $RDMA_NET_B src $RDMA_IP_B table 101; ip route replace $RDMA_IP_B dev $RDMA_NET_A src $RDMA_IP_A table 102
-		ip neigh replace $RDMA_IP_B lladdr 02:00:00:77:00:02 dev $RDMA_NET_A nud permanent
-		ip neigh replace $RDMA_IP_A lladdr 02:00:00:77:00:01 dev $RDMA_NET_B nud permanent`)
-}
+// patience bounds every wait for something that comes by itself. Processes may have
+// long to start on emulated processors.
+const patience = 2 * time.Minute
 
 func number(name string, otherwise uint64) uint64 {
 	if n, err := strconv.ParseUint(os.Getenv(name), 10, 64); err == nil {
@@ -158,38 +37,41 @@ func number(name string, otherwise uint64) uint64 {
 	return otherwise
 }
 
-// TestVMFaults sends a recorded prefill again and again while something happens to
-// it. Every transfer ends complete, over whatever is left, with the decoder's own
-// bytes; and nothing of verbs is left behind.
+// until waits for something. It reports whether that came.
+func until(is func() bool) bool {
+	for deadline := time.Now().Add(patience); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return false
+		}
+	}
+	return true
+}
+
+// TestVMFaults sends a prefill again and again while something happens to it. Every
+// transfer ends complete, over whatever is left, with the bytes that it has without a
+// fault; and nothing of verbs is left behind, neither in the receiver nor at the end.
 func TestVMFaults(t *testing.T) {
 	loaded(t)
 	before := resources(t)
-	// So slow that what happens, happens in the middle.
-	for _, n := range []string{"RDMA_NET_A", "RDMA_NET_B"} {
-		shell(t, "tc qdisc add dev $"+n+" root handle 1: tbf rate 200mbit burst 64kb latency 400ms; tc qdisc add dev $"+n+" parent 1:1 handle 2: netem loss 0%")
-	}
-	defer shell(t, "tc qdisc del dev $RDMA_NET_A root; tc qdisc del dev $RDMA_NET_B root")
-	a, b := paired(t)
-	want := reference(t, made()...)
-	seed := number(seedEnv, uint64(time.Now().UnixNano())%1e6)
-	draw := rand.New(rand.NewPCG(seed, 0))
-	t.Logf("%s=%d", seedEnv, seed)
+	slow(t)
+	e := &endurance{idle: before, links: map[string]int{}}
+	e.a, e.b = paired(t)
+	e.want = reference(t, made()...)
+	seed, first := number(seedEnv, uint64(time.Now().UnixNano())%1e6), number(firstEnv, 0)
+	tries := number(faultsEnv, defaultFaults)
+	t.Logf("%s=%d %s=%d %s=%d", seedEnv, seed, firstEnv, first, faultsEnv, tries)
 	all := faults()
-	used := map[string]int{}
-	for i := range number(faultsEnv, defaultFaults) {
+	for i := first; i < first+tries; i++ {
+		draw := rand.New(rand.NewPCG(seed, i))
 		f := all[draw.IntN(len(all))]
-		after, d := time.Duration(draw.Int64N(int64(2*time.Second))), time.Duration(draw.Int64N(int64(2*time.Second)))
-		// Each other transfer has no way but RDMA. One that has another is quick to take
-		// it where connections take as long to make as they do on emulated processors.
-		alone := i%2 == 0
-		t.Run(fmt.Sprintf("%d, %s after %v, alone %v", i, f.name, after.Round(time.Millisecond), alone), func(t *testing.T) {
-			for link, n := range endure(t, a, b, want, f, alone, after, d) {
-				used[link] += n
-			}
-		})
+		f.after, f.d = draw.Float64(), time.Duration(draw.Int64N(int64(2*time.Second)))
+		// Each other transfer has no way but RDMA.
+		f.alone = i%2 == 0
+		name := fmt.Sprintf("%d, %s after %.2f for %v, alone %v", i, f.name, f.after, f.d.Round(time.Millisecond), f.alone)
+		t.Run(name, func(t *testing.T) { e.endure(t, &f) })
 	}
-	t.Logf("transfers over each link: %v", used)
-	if used["rdma"] == 0 {
+	t.Logf("transfers over each link: %v; senders started again: %d; connections made again: %d", e.links, e.again, e.reconnects)
+	if e.links["rdma"] == 0 {
 		t.Error("nothing went over RDMA")
 	}
 	if after := resources(t); after != before {
@@ -197,14 +79,44 @@ func TestVMFaults(t *testing.T) {
 	}
 }
 
-// made is a prompt whose blocks take a second or two on the slow link.
+// slow makes the link so slow that what happens, happens in the middle, and able to lose
+// packets.
+func slow(t *testing.T) {
+	t.Helper()
+	for _, n := range []string{"RDMA_NET_A", "RDMA_NET_B"} {
+		shell(t, "tc qdisc add dev $"+n+" root handle 1: tbf rate 200mbit burst 64kb latency 400ms; tc qdisc add dev $"+n+" parent 1:1 handle 2: netem loss 0%")
+	}
+	t.Cleanup(func() {
+		for _, n := range []string{"RDMA_NET_A", "RDMA_NET_B"} {
+			if out, err := exec.Command("tc", "qdisc", "del", "dev", os.Getenv(n), "root").CombinedOutput(); err != nil {
+				t.Errorf("remove the shaping: %v: %s", err, out)
+			}
+		}
+	})
+}
+
+// made is a prompt of two blocks, some 40 frames, which take a second or two on the
+// slow link.
 func made() []string { return []string{"--synthetic", "deepseek-v4-flash", "--tokens", "4097"} }
 
-// endure is one transfer with its fault. It returns the links that carried bytes.
-func endure(t *testing.T, a, b, want string, f fault, alone bool, after, d time.Duration) map[string]int {
+// madeBytes is about what a sender of made puts on the wire.
+const madeBytes = 40 << 20
+
+// endurance is what the transfers have in common, and what they came to.
+type endurance struct {
+	a, b       string // keys
+	want       string // store
+	idle       string // resources without a connection
+	links      map[string]int
+	again      int
+	reconnects int
+}
+
+// endure is one transfer with its fault.
+func (e *endurance) endure(t *testing.T, f *fault) {
 	ip := os.Getenv("RDMA_IP_A")
 	store := t.TempDir()
-	r := &receiver{t: t, log: &output{}, args: []string{"decode", "--json", "--listen", "rdma://" + ip + ":7411", "--store", store, "--ring", "16", "--keys", a, "--encrypt", "off"}}
+	r := &receiver{t: t, log: &output{}, args: []string{"decode", "--json", "--listen", "rdma://" + ip + ":7411", "--store", store, "--ring", "16", "--keys", e.a, "--encrypt", "off"}}
 	r.start()
 	r.listen()
 	defer func() {
@@ -213,48 +125,102 @@ func endure(t *testing.T, a, b, want string, f fault, alone bool, after, d time.
 			t.Logf("receiver: %s", r.log)
 		}
 	}()
-	args := append(made(), "--to", "rdma://"+ip+":7411", "--keys", b, "--encrypt", "off", "--timeout", "2m")
-	if alone {
+	args := append(made(), "--to", "rdma://"+ip+":7411", "--keys", e.b, "--encrypt", "off", "--timeout", "10m", "--retry", patience.String())
+	if f.alone {
 		args = append(args, "--require", "rdma")
 	} else {
 		args = append(args, "--to", "tcp://"+ip+":7411")
 	}
-	links := map[string]int{}
-	for try := range 4 {
-		sender := exec.CommandContext(t.Context(), pdlink, append([]string{"replay", "--json"}, args...)...)
-		var out, log bytes.Buffer
-		sender.Stdout, sender.Stderr = &out, &log
-		if err := sender.Start(); err != nil {
-			t.Fatal(err)
+	for try := 0; e.send(t, r, f, args, try == 0); try++ {
+		if try == 3 {
+			t.Fatal("the transfer did not end")
 		}
-		if try == 0 {
-			time.Sleep(after)
-			f.do(t, r, sender, d)
-		}
-		err := sender.Wait()
-		var v verdict
-		jerr := json.Unmarshal(out.Bytes(), &v)
-		for _, l := range v.Links {
-			links[l.Link]++
-		}
-		switch {
-		case jerr == nil && err == nil:
-			if v.State != "complete" || v.Total == 0 || v.Blocks != v.Total {
-				t.Errorf("%+v\n%s", v, log.String())
-			}
-			identical(t, want, store)
-			t.Logf("%s over %+v\n%s", v.Verdict, v.Links, log.String())
-			return links
-		case sender.ProcessState.ExitCode() == -1 && strings.Contains(f.name, "sender"):
-			// Killed, as it should be; the next one sends the rest.
-		case jerr == nil && v.State == "failed" && v.Bytes == 0 && strings.Contains(v.Reason, "connection refused"):
-			// It came while the receiver was away, and said so.
-			time.Sleep(100 * time.Millisecond)
-		default:
-			t.Errorf("%v, %v\n%s%s", err, jerr, out.String(), log.String())
-			return links
-		}
+		e.again++
+		r.listen() // before it is tried again
 	}
-	t.Error("the transfer did not end")
-	return links
+	identical(t, e.want, store)
+	// The receiver is there still, and has nothing any more of connections that ended.
+	var have string
+	if !until(func() bool { have = resources(t); return have == e.idle }) {
+		t.Errorf("resources that are left while the receiver runs:\n%s", have)
+	}
+}
+
+// send runs the sender once, the first time with the fault. It reports whether another
+// one has to send the rest.
+func (e *endurance) send(t *testing.T, r *receiver, f *fault, args []string, first bool) (more bool) {
+	s := startSender(t, append([]string{"replay", "--json"}, args...))
+	if first {
+		s.reach(f.after)
+		f.do(t, r, s, f.d)
+	}
+	<-s.ended
+	var v verdict
+	jerr := json.Unmarshal([]byte(s.out.String()), &v)
+	for _, l := range v.Links {
+		e.links[l.Link]++
+	}
+	switch {
+	case jerr == nil && s.err == nil:
+		if v.State != "complete" || v.Total == 0 || v.Blocks != v.Total {
+			t.Errorf("%+v\n%s", v, s.log.String())
+		}
+		e.reconnects += v.Reconnects
+		t.Logf("%s over %+v\n%s", v.Verdict, v.Links, s.log.String())
+		return false
+	case first && s.cmd.ProcessState.ExitCode() == -1 && f.kills:
+		return true
+	case first && jerr == nil && v.State == "failed" && v.Bytes == 0 && strings.Contains(v.Reason, "connection refused"):
+		return true // it came while the receiver was away, and said so
+	}
+	t.Fatalf("%v, %v\n%s%s", s.err, jerr, s.out.String(), s.log.String())
+	return false
+}
+
+// sender is a `pdlink replay`.
+type sender struct {
+	cmd      *exec.Cmd
+	out, log output
+	from     uint64 // what its interface had sent before
+	ended    chan struct{}
+	err      error // how it ended
+}
+
+func startSender(t *testing.T, args []string) *sender {
+	t.Helper()
+	s := &sender{cmd: exec.CommandContext(t.Context(), pdlink, args...), from: transmitted(), ended: make(chan struct{})}
+	s.cmd.Stdout, s.cmd.Stderr = &s.out, &s.log
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		s.err = s.cmd.Wait()
+		close(s.ended)
+	}()
+	return s
+}
+
+// transmitted is how many bytes the sender's interface has sent.
+func transmitted() uint64 {
+	text, err := os.ReadFile("/sys/class/net/" + os.Getenv("RDMA_NET_B") + "/statistics/tx_bytes")
+	if err != nil {
+		return 0
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// reach waits until that share of the bytes is on its way, or the sender has ended.
+func (s *sender) reach(share float64) {
+	until(func() bool {
+		select {
+		case <-s.ended:
+			return true
+		default:
+			return float64(transmitted()-s.from) >= share*madeBytes
+		}
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/bits"
 	"net"
 	"os"
 	"os/exec"
@@ -36,6 +37,7 @@ type machine struct {
 	memory int // MiB
 	mtu    int // of the veth pair; Soft-RoCE takes the largest path MTU below it
 	limit  time.Duration
+	steady int    // nanoseconds that an instruction takes by the machine's clock, a power of two; 0: the clock is the host's
 	log    string // keeps the console there; empty: nowhere
 	stdout io.Writer
 	stderr io.Writer
@@ -217,21 +219,31 @@ func (m machine) arguments(tmp, console, initrd string) []string {
 	// slice of time. The rest makes the start shorter.
 	kernel := "console=ttyS0 panic=-1 preempt=full nokaslr mitigations=off tsc=reliable no_timer_check cryptomgr.notests " +
 		"random.trust_cpu=1 audit=0 apparmor=0 rcupdate.rcu_expedited=1 nowatchdog loglevel=4 vmtest.mtu=" + strconv.Itoa(m.mtu)
-	args := []string{
-		"-accel", "tcg,thread=multi",
+	args := append(m.processors(),
 		"-cpu", "max,-erms,-fsrm", // with them the kernel copies by an instruction that is emulated byte by byte
-		"-smp", strconv.Itoa(m.cpus), "-m", strconv.Itoa(m.memory), "-machine", "q35",
+		"-m", strconv.Itoa(m.memory), "-machine", "q35",
 		"-nodefaults", "-no-user-config", "-nographic", "-no-reboot", "-monitor", "none",
 		"-kernel", m.image.kernel, "-initrd", initrd, "-append", kernel,
-		"-chardev", "file,id=console,path=" + console, "-serial", "chardev:console",
+		"-chardev", "file,id=console,path="+console, "-serial", "chardev:console",
 		"-device", "virtio-serial-pci,max_ports=8", "-device", "isa-debug-exit,iobase=0xf4,iosize=1",
-	}
+	)
 	for n := portOut; n < portsEnd; n++ {
 		id := "port" + strconv.Itoa(n)
 		args = append(args, "-chardev", "socket,id="+id+",path="+socketPath(tmp, n),
 			"-device", "virtserialport,nr="+strconv.Itoa(n)+",chardev="+id+",name="+id)
 	}
 	return args
+}
+
+// processors is how the emulator runs them. Counted instructions are of one processor: with
+// two the kernel's start waits for ever.
+func (m machine) processors() []string {
+	if m.steady == 0 {
+		return []string{"-accel", "tcg,thread=multi", "-smp", strconv.Itoa(m.cpus)}
+	}
+	// Without sleep the clock of a machine that waits goes on to the next timer at once.
+	shift := bits.Len(uint(m.steady)) - 1
+	return []string{"-accel", "tcg,thread=single", "-smp", "1", "-icount", fmt.Sprintf("shift=%d,sleep=off,align=off", shift)}
 }
 
 // statusPort reads what the machine says of its job: "run" when it begins, "rc N"

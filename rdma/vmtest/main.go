@@ -50,6 +50,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (int, err
 	flags.IntVar(&m.cpus, "cpus", 2, "processors")
 	flags.IntVar(&m.memory, "memory", 1024, "memory in MiB; everything of the job lies in it, its files too")
 	flags.IntVar(&m.mtu, "mtu", 9000, "MTU of the link; 9000 gives RDMA packets of 4096 bytes, 1500 of 1024")
+	flags.IntVar(&m.steady, "steady", 0, "let the machine's clock count instructions of so many nanoseconds each, a power of two; 0: the clock is the host's")
 	flags.DurationVar(&m.limit, "limit", 5*time.Minute, "longest time for all of it")
 	flags.StringVar(&m.log, "log", "", "keep the kernel's messages in this file")
 	flags.StringVar(&j.dir, "dir", "", "its content is the directory that COMMAND starts in")
@@ -57,6 +58,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (int, err
 	flags.Var((*list)(&j.env), "env", "NAME=VALUE for COMMAND; may be repeated")
 	if err := flags.Parse(args[1:]); err != nil {
 		return 2, errUsage
+	}
+	if m.steady > 0 {
+		j.env = append(j.env, fmt.Sprintf("RDMA_STEADY=%d", m.steady))
+	}
+	if m.steady < 0 || m.steady&(m.steady-1) != 0 {
+		return 2, fmt.Errorf("-steady %d: want a power of two, or 0", m.steady)
 	}
 	j.command = flags.Args()
 	// apt takes a relative name for one below its own directory.

@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -89,6 +88,7 @@ type verdict struct {
 	Compared                      bool
 	Identical, Different, Missing int
 	Bytes                         uint64
+	Reconnects                    int
 	Links                         []struct {
 		Link   string
 		Sealed bool
@@ -182,51 +182,4 @@ func TestVMRequire(t *testing.T) {
 		t.Errorf("%+v", v)
 	}
 	t.Log(v.Verdict)
-}
-
-// measured is what pdperf prints of a run.
-type measured struct {
-	OK       bool
-	Why      string
-	Link     string
-	Goodput  float64 `json:"goodput_gb_per_s"`
-	Verified uint64  `json:"verified_bytes"`
-	Bytes    uint64
-	Bad      uint64 `json:"bad_pieces"`
-}
-
-// TestVMGoodput measures blocks beside ib_write_bw of the same size, in turn. The
-// machine emulates its processors: figures are printed, and only a collapse fails.
-func TestVMGoodput(t *testing.T) {
-	a, b := paired(t)
-	url := listens(t, pdperf, "serve", "--json", "--listen", "rdma://"+os.Getenv("RDMA_IP_A")+":0", "--keys", a, "--encrypt", "off")
-	const mib = 1 << 20
-	for _, size := range []int{1, 4, 16} { // MiB
-		var ours, theirs []float64
-		for range number(roundsEnv, 1) {
-			n, bytes := fmt.Sprint(96/size+2), fmt.Sprint(size*mib)
-			theirs = append(theirs, average(t, pair(t, "ib_write_bw", "-F", "-x", "1", "-t", "2", "-Q", "1", "-n", n, "-s", bytes))*mib/1e6)
-			cmd := exec.CommandContext(t.Context(), pdperf, "run", "--json", "--to", url, "--keys", b, "--encrypt", "off", "--size", fmt.Sprint(size)+"MiB", "--time", "2s", "--warmup", "500ms")
-			var log strings.Builder
-			cmd.Stderr = &log
-			out, err := cmd.Output()
-			var m measured
-			if jerr := json.Unmarshal(out, &m); err != nil || jerr != nil || !m.OK || m.Link != "rdma" || m.Bad != 0 || m.Verified != m.Bytes {
-				t.Fatalf("%v, %v\n%s%s", err, jerr, out, log.String())
-			}
-			ours = append(ours, m.Goodput*1e3)
-		}
-		t.Logf("blocks of %d MiB, MB/s: verified %.0f, ib_write_bw %.0f", size, ours, theirs)
-		if mean(ours) < 0.2*mean(theirs) {
-			t.Errorf("blocks of %d MiB, MB/s: %.0f, ib_write_bw %.0f", size, ours, theirs)
-		}
-	}
-}
-
-func mean(all []float64) float64 {
-	sum := 0.0
-	for _, v := range all {
-		sum += v
-	}
-	return sum / float64(len(all))
 }

@@ -21,7 +21,14 @@ import (
 // the client said.
 func pair(t *testing.T, name string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	out, _ := pairCost(t, name, args...)
+	return out
+}
+
+// pairCost is pair, with the processor time of both ends.
+func pairCost(t *testing.T, name string, args ...string) (string, time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	server := exec.CommandContext(ctx, name, append(args, "-d", os.Getenv("RDMA_A"))...)
 	var log strings.Builder
@@ -31,8 +38,9 @@ func pair(t *testing.T, name string, args ...string) string {
 	}
 	var out []byte
 	var err error
+	var client *exec.Cmd
 	for range 100 { // until the server listens
-		client := exec.CommandContext(ctx, name, append(args, "-d", os.Getenv("RDMA_B"), os.Getenv("RDMA_IP_A"))...)
+		client = exec.CommandContext(ctx, name, append(args, "-d", os.Getenv("RDMA_B"), os.Getenv("RDMA_IP_A"))...)
 		if out, err = client.CombinedOutput(); err == nil || !regexp.MustCompile("(?i)couldn't connect|refused").Match(out) {
 			break
 		}
@@ -41,7 +49,11 @@ func pair(t *testing.T, name string, args ...string) string {
 	if serr := server.Wait(); err != nil || serr != nil {
 		t.Fatalf("%s: client %v\n%s\nserver %v\n%s", name, err, out, serr, log.String())
 	}
-	return string(out)
+	cost := time.Duration(0)
+	for _, p := range []*os.ProcessState{client.ProcessState, server.ProcessState} {
+		cost += p.UserTime() + p.SystemTime()
+	}
+	return string(out), cost
 }
 
 func TestVMPingpong(t *testing.T) {

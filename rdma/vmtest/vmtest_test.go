@@ -165,9 +165,9 @@ func yes(b bool) string {
 }
 
 func TestUsage(t *testing.T) {
-	for _, args := range [][]string{nil, {"run", "-nosuch"}, {"run", "-limit", "x", "--", "a"}} {
+	for _, args := range [][]string{nil, {"run", "-nosuch"}, {"run", "-limit", "x", "--", "a"}, {"run", "-steady", "3", "--", "a"}} {
 		status, err := run(t.Context(), args, &bytes.Buffer{}, &bytes.Buffer{})
-		if status != 2 || err == nil || !strings.Contains(err.Error(), "usage") {
+		if status != 2 || err == nil || !strings.Contains(err.Error(), "usage") && !strings.Contains(err.Error(), "-steady 3") {
 			t.Errorf("%q: %d, %v", args, status, err)
 		}
 	}
@@ -177,6 +177,22 @@ func TestModuleNames(t *testing.T) {
 	for path, want := range map[string]string{"kernel/net/sch_tbf.ko\n": "sch_tbf", "a/crc32-pclmul.ko": "crc32_pclmul", "ib_core": "ib_core"} {
 		if got := moduleName(path); got != want {
 			t.Errorf("%q: %q, want %q", path, got, want)
+		}
+	}
+}
+
+// TestProcessors: a clock that counts instructions is of one processor.
+func TestProcessors(t *testing.T) {
+	for m, want := range map[machine]string{
+		{cpus: 2}:            "-accel tcg,thread=multi -smp 2",
+		{cpus: 2, steady: 1}: "-accel tcg,thread=single -smp 1 -icount shift=0,sleep=off,align=off",
+		{cpus: 4, steady: 4}: "-accel tcg,thread=single -smp 1 -icount shift=2,sleep=off,align=off",
+	} {
+		if got := strings.Join(m.processors(), " "); got != want {
+			t.Errorf("%+v: %q, want %q", m, got, want)
+		}
+		if all := strings.Join(m.arguments("tmp", "console", "initrd"), " "); !strings.HasPrefix(all, want+" ") {
+			t.Errorf("%+v: arguments %q", m, all)
 		}
 	}
 }
