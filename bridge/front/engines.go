@@ -11,13 +11,16 @@ import (
 
 // engines hands out places on the prefill engines: of those that read a model's
 // prompts the least loaded that is well, first come first served when all are full.
-// Engines come and go. It may be used concurrently.
+// Engines come and go. It may be used concurrently. Engines are asked what they serve
+// without mu: that compares documents, and tells callers who may come back with another
+// engine.
 type engines struct {
 	limit int
 	now   func() time.Time
 
 	mu      sync.Mutex // guards the rest
 	all     []*place
+	came    int       // engines that were added so far
 	waiting []*waiter // oldest first
 }
 
@@ -34,6 +37,7 @@ type place struct {
 type waiter struct {
 	model string
 	not   []*place
+	may   []*place    // that serve the model and are not left out; guarded by the mutex of engines
 	got   chan *place // capacity 1; nil: nobody is well any more
 }
 
@@ -49,8 +53,23 @@ func newEngines(list []Engine, limit int) *engines {
 func (e *engines) add(x Engine) (remove func()) {
 	p := &place{Engine: x}
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	e.all = append(e.all, p)
+	e.came++
+	waiting := slices.Clone(e.waiting)
+	e.mu.Unlock()
+	serves := make(map[string]bool) // of the models that are waited for
+	for _, w := range waiting {
+		if _, asked := serves[w.model]; !asked {
+			serves[w.model] = p.Serves(w.model)
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, w := range waiting {
+		if serves[w.model] {
+			w.may = append(w.may, p)
+		}
+	}
 	e.serve()
 	return func() {
 		e.mu.Lock()
@@ -71,37 +90,84 @@ func (e *engines) none() bool {
 
 // rate is the best measured rate for a model, 0 when nothing was measured.
 func (e *engines) rate(model string) float64 {
+	may, _ := e.serving(model, nil)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	best := 0.0
-	for _, p := range e.all {
-		if p.Serves(model) {
-			best = max(best, p.rate)
-		}
+	for _, p := range may {
+		best = max(best, p.rate)
 	}
 	return best
+}
+
+// serving returns the engines that serve a model, but for those of not, as of so many that
+// came.
+func (e *engines) serving(model string, not []*place) (may []*place, came int) {
+	e.mu.Lock()
+	all, came := slices.Clone(e.all), e.came
+	e.mu.Unlock()
+	return slices.DeleteFunc(all, func(p *place) bool { return slices.Contains(not, p) || !p.Serves(model) }), came
 }
 
 // take returns a place, waiting for one where needed; not is left out. Errors:
 // ErrNoEngine, ErrBusy (the context ended while waiting). The caller owes give.
 func (e *engines) take(ctx context.Context, model string, not []*place) (*place, float64, error) {
-	w := &waiter{model: model, not: not}
-	e.mu.Lock()
-	p, well := e.pick(w)
-	if p != nil {
-		defer e.mu.Unlock()
-		p.busy++
-		return p, p.rate, nil
-	}
-	if !well {
+	for {
+		p, err := e.wait(ctx, &waiter{model: model, not: not, got: make(chan *place, 1)})
+		if err != nil {
+			return nil, 0, err
+		}
+		if p == nil {
+			return nil, 0, e.lacking(model)
+		}
+		if !p.Serves(model) { // since one of the two loaded something else meanwhile
+			e.give(p, 0, 0, context.Canceled)
+			continue
+		}
+		e.mu.Lock()
+		rate := p.rate
 		e.mu.Unlock()
-		return nil, 0, e.lacking(model)
+		return p, rate, nil
 	}
-	w.got = make(chan *place, 1)
-	e.waiting = append(e.waiting, w)
-	e.mu.Unlock()
+}
+
+// enqueue gives a place to somebody who comes, or has him wait: he is served then, or will
+// be.
+func (e *engines) enqueue(w *waiter) {
+	for {
+		may, came := e.serving(w.model, w.not)
+		if e.queue(w, may, came) {
+			return
+		}
+	}
+}
+
+// queue is enqueue with the engines that serve him; false where one came since, which is
+// not among them.
+func (e *engines) queue(w *waiter, may []*place, came int) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if came != e.came {
+		return false
+	}
+	w.may = may
+	if !e.offer(w) {
+		e.waiting = append(e.waiting, w)
+	}
+	return true
+}
+
+// wait returns a place, nil where nobody is well. The error is ErrBusy.
+func (e *engines) wait(ctx context.Context, w *waiter) (p *place, err error) {
+	e.enqueue(w)
 	select {
 	case p = <-w.got:
+		return p, nil
+	default:
+	}
+	select {
+	case p = <-w.got:
+		return p, nil
 	case <-ctx.Done():
 		e.mu.Lock()
 		i := slices.Index(e.waiting, w)
@@ -114,14 +180,8 @@ func (e *engines) take(ctx context.Context, model string, not []*place) (*place,
 				e.give(p, 0, 0, context.Canceled)
 			}
 		}
-		return nil, 0, fmt.Errorf("%w: %w", ErrBusy, context.Cause(ctx))
+		return nil, fmt.Errorf("%w: %w", ErrBusy, context.Cause(ctx))
 	}
-	if p == nil {
-		return nil, 0, e.lacking(model)
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return p, p.rate, nil
 }
 
 // pick returns the least loaded engine that is well and has room, and whether any
@@ -129,7 +189,7 @@ func (e *engines) take(ctx context.Context, model string, not []*place) (*place,
 func (e *engines) pick(w *waiter) (best *place, well bool) {
 	now := e.now()
 	for _, p := range e.all {
-		if slices.Contains(w.not, p) || now.Before(p.rests) || !p.Serves(w.model) {
+		if !slices.Contains(w.may, p) || now.Before(p.rests) {
 			continue
 		}
 		well = true
@@ -169,15 +229,19 @@ func (e *engines) give(p *place, tokens int, took time.Duration, err error) {
 // serve gives places to those who wait, the oldest first, as far as there are any. It
 // is called with mu held.
 func (e *engines) serve() {
-	e.waiting = slices.DeleteFunc(e.waiting, func(w *waiter) bool {
-		next, well := e.pick(w)
-		if next == nil && well {
-			return false
-		}
-		if next != nil {
-			next.busy++
-		}
-		w.got <- next
-		return true
-	})
+	e.waiting = slices.DeleteFunc(e.waiting, e.offer)
+}
+
+// offer gives somebody a place, or the word that nobody is well; false: he has to wait. It
+// is called with mu held, and not again once it gave something.
+func (e *engines) offer(w *waiter) bool {
+	next, well := e.pick(w)
+	if next == nil && well {
+		return false
+	}
+	if next != nil {
+		next.busy++
+	}
+	w.got <- next
+	return true
 }

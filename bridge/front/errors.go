@@ -17,6 +17,6 @@ var (
 	// ErrClosed ends what runs when the front is closed.
 	ErrClosed = errors.New("front: closed")
 
-	// ErrOptions is returned by New.
+	// ErrOptions is returned by New, NewHosts, NewMatches and NewPlugin.
 	ErrOptions = errors.New("front: invalid options")
 )

@@ -246,15 +246,6 @@ func TestSharedTransfer(t *testing.T) {
 	waitFor(t, func() bool { return len(h.front.records.list()) == 3 })
 }
 
-func waitFor(t *testing.T, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(5 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("it did not happen")
-		}
-	}
-}
-
 func TestQueue(t *testing.T) {
 	release := make(chan struct{})
 	var n int

@@ -1,6 +1,7 @@
 package front
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -66,8 +67,13 @@ func TestKeptAliveIsNotEncoded(t *testing.T) {
 		io.WriteString(w, "data: [DONE]\n\n")
 	})
 	h := build(t, decoder, Options{Planner: always(coldPlan()), KeepAlive: time.Millisecond})
-	h.front.Add(&engine{name: "slow", work: func(context.Context, Job) (Result, error) {
-		time.Sleep(100 * time.Millisecond)
+	heard := make(chan struct{}) // the client has a comment
+	h.front.Add(&engine{name: "slow", work: func(ctx context.Context, _ Job) (Result, error) {
+		select {
+		case <-heard:
+		case <-ctx.Done():
+			return Result{}, ctx.Err()
+		}
 		return Result{Blocks: 9, Bytes: 1, State: calls.Complete}, nil
 	}})
 	req, err := http.NewRequest(http.MethodPost, h.url+"/v1/chat/completions", strings.NewReader(chat(true)))
@@ -80,8 +86,13 @@ func TestKeptAliveIsNotEncoded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer answer.Body.Close()
-	b, err := io.ReadAll(answer.Body)
-	if err != nil || !strings.HasPrefix(string(b), ": ") {
+	lines := bufio.NewReader(answer.Body)
+	first, err := lines.ReadString('\n')
+	if err != nil || !strings.HasPrefix(first, ": ") {
+		t.Fatalf("%v: %q", err, first)
+	}
+	close(heard)
+	if b, err := io.ReadAll(lines); err != nil || !strings.HasSuffix(string(b), "data: [DONE]\n\n") {
 		t.Errorf("%v: %q", err, b)
 	}
 	if got := <-asked; got != "" {

@@ -30,6 +30,9 @@ type HostsOptions struct {
 	// compared.
 	Matches *Matches
 
+	// Build is this program's version, for people at the other end.
+	Build string
+
 	// Rejoin is how long a call waits for its host when the connection was lost. 0
 	// means DefaultRejoin; negative: not at all.
 	Rejoin time.Duration
@@ -70,8 +73,12 @@ type hostKey struct {
 	boot       transport.ID
 }
 
-// NewHosts returns hosts, of which there are none yet. The caller closes them.
-func NewHosts(o HostsOptions) *Hosts {
+// NewHosts returns hosts, of which there are none yet. The caller closes them. The error Is
+// ErrOptions.
+func NewHosts(o HostsOptions) (*Hosts, error) {
+	if o.Add == nil {
+		return nil, fmt.Errorf("%w: nothing takes prefill hosts on", ErrOptions)
+	}
 	if o.Rejoin == 0 {
 		o.Rejoin = DefaultRejoin
 	}
@@ -83,7 +90,7 @@ func NewHosts(o HostsOptions) *Hosts {
 		byKey: make(map[hostKey]*host), watched: make(map[transport.ID]*sight),
 	}
 	h.ctx, h.stop = context.WithCancel(context.Background())
-	return h
+	return h, nil
 }
 
 // Close ends the calls that run and lets the hosts go; their connections stay. It is

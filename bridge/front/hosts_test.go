@@ -30,11 +30,11 @@ func newInn(t *testing.T) *inn {
 	t.Helper()
 	n := &inn{t: t, link: mem.New(mem.Options{})}
 	n.front = build(t, answering(90), Options{Planner: always(coldPlan())})
-	n.hosts = NewHosts(HostsOptions{Add: n.front.front.Add, Rejoin: 200 * time.Millisecond, OnHost: func(e HostEvent) {
+	n.hosts = must(NewHosts(HostsOptions{Add: n.front.front.Add, Rejoin: 200 * time.Millisecond, OnHost: func(e HostEvent) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		n.events = append(n.events, e)
-	}})
+	}}))
 	ctx, cancel := context.WithCancel(context.Background())
 	l := must(n.link.Listen(ctx, "inn"))
 	var wg sync.WaitGroup

@@ -29,11 +29,9 @@ type MatchOptions struct {
 	// ends does not tell. One that differs is never taken.
 	AllowUnknown bool
 
-	// Build is this program's version, for people at the other end.
-	Build string
-
-	// OnMatch is told of each comparison that found something, once. It must return
-	// soon. Nil: nobody is told.
+	// OnMatch is told of each comparison that found something, once. It is called by
+	// Engine.Serves of the engines that Hosts make, so a request may wait for it: it must
+	// return soon. It may call Front.Add. Nil: nobody is told.
 	OnMatch func(MatchEvent)
 }
 
@@ -92,12 +90,15 @@ func (m *Matches) sum(f *facts.Facts) factSum {
 	return s
 }
 
-// NewMatches returns matches of nobody yet.
-func NewMatches(o MatchOptions) *Matches {
+// NewMatches returns matches of nobody yet. The error Is ErrOptions.
+func NewMatches(o MatchOptions) (*Matches, error) {
+	if o.Decoder == nil {
+		return nil, fmt.Errorf("%w: nothing says what the decoder's models are", ErrOptions)
+	}
 	if o.OnMatch == nil {
 		o.OnMatch = func(MatchEvent) {}
 	}
-	return &Matches{o: o, done: make(map[match]string), sums: make(map[*facts.Facts]factSum)}
+	return &Matches{o: o, done: make(map[match]string), sums: make(map[*facts.Facts]factSum)}, nil
 }
 
 // refusal says why a host may not read prompts for a model; "" where it may, or where
@@ -132,17 +133,29 @@ func (m *Matches) refusal(host, model string, engine *facts.Facts) string {
 	return e.Refused
 }
 
+// known is what the decoder says of a model, after finding out about it where that is not
+// known yet; nil where it cannot be found out, or the context has ended.
+func (m *Matches) known(ctx context.Context, model string) *facts.Facts {
+	f := m.o.Decoder(model)
+	if f != nil || m.o.Learn == nil || ctx.Err() != nil {
+		return f
+	}
+	m.o.Learn(ctx, model)
+	return m.o.Decoder(model)
+}
+
 // met compares a host that has come, as far as the decoder's models are known or can
-// be found out about.
+// be found out about within learnTime.
 func (m *Matches) met(ctx context.Context, host string, models []string, engine *facts.Facts) {
 	if m == nil {
 		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, learnTime) // for all that a peer may name
+	defer cancel()
 	for _, model := range models {
-		if m.o.Learn != nil && m.o.Decoder(model) == nil {
-			m.o.Learn(ctx, model)
+		if m.known(ctx, model) != nil {
+			m.refusal(host, model, engine)
 		}
-		m.refusal(host, model, engine)
 	}
 }
 
@@ -158,18 +171,22 @@ func toldFacts(data []byte) *facts.Facts {
 	return f
 }
 
-// Refuser is an Engine that may not be used for a model that it reads prompts for.
-type Refuser interface {
-	// Refused says why; "" where it may.
+// reader is an Engine that says why it does not serve a model.
+type reader interface {
+	// Reads returns the decoder's ids of the models that it reads prompts for, in
+	// order.
+	Reads() []string
+
+	// Refused says why it may not be used for a model; "" where it may.
 	Refused(model string) string
 }
 
-// Refused implements Refuser.
+// Refused implements reader.
 func (x *host) Refused(model string) string {
 	return x.h.o.Matches.refusal(x.name, model, x.told.Load())
 }
 
-// Refused implements Refuser: each host has told of its part.
+// Refused implements reader: each host has told of its part.
 func (e *spread) Refused(model string) string {
 	return e.members[0].h.o.Matches.refusal(e.name, model, e.joint.of(e.members))
 }
@@ -226,33 +243,27 @@ func (h *Hosts) meet(x *host, said calls.Host) {
 	}
 }
 
-// Reader is an Engine that names what it reads.
-type Reader interface {
-	// Reads returns the decoder's ids of the models that it reads prompts for, in
-	// order.
-	Reads() []string
-}
-
-// Reads implements Reader.
+// Reads implements reader.
 func (e *engaged) Reads() []string { return e.models }
 
-// Reads implements Reader.
+// Reads implements reader.
 func (e *spread) Reads() []string { return e.models }
 
 // lacking is ErrNoEngine for a model, with the reasons of engines that are there and
 // refused, or read other models.
 func (e *engines) lacking(model string) error {
 	e.mu.Lock()
-	defer e.mu.Unlock()
+	all := slices.Clone(e.all)
+	e.mu.Unlock()
 	var reasons []string
-	for _, p := range e.all {
-		if r, ok := p.Engine.(Refuser); ok {
-			if why := r.Refused(model); why != "" {
-				reasons = append(reasons, p.Name()+" is refused, its model is another: "+why)
-				continue
-			}
+	for _, p := range all {
+		r, ok := p.Engine.(reader)
+		if !ok {
+			continue
 		}
-		if r, ok := p.Engine.(Reader); ok && !slices.Contains(r.Reads(), model) {
+		if why := r.Refused(model); why != "" {
+			reasons = append(reasons, p.Name()+" is refused, its model is another: "+why)
+		} else if !slices.Contains(r.Reads(), model) {
 			reasons = append(reasons, fmt.Sprintf("%s reads prompts for %s, not for %s: if one of its models is the same, say so there with --model %s=ITS_ID",
 				p.Name(), some(r.Reads()), model, model))
 		}
@@ -279,9 +290,8 @@ func (h *Hosts) probe(conn transport.Conn, offer transport.Offer) {
 		offer.Refuse(transport.RefuseOther, err.Error()) //nolint:errcheck // it fails when nobody is left to tell
 		return
 	}
-	o := calls.Opinion{Models: make(map[string]calls.ModelOpinion)}
+	o := calls.Opinion{Build: h.o.Build, Models: make(map[string]calls.ModelOpinion)}
 	if h.o.Matches != nil {
-		o.Build = h.o.Matches.o.Build
 		told := toldFacts(said.Facts)
 		ctx, cancel := context.WithTimeout(h.ctx, learnTime) // for all that a peer may name
 		for _, model := range said.Models {
@@ -310,12 +320,10 @@ func (h *Hosts) probe(conn transport.Conn, offer transport.Offer) {
 	in.Cancel("that is all")
 }
 
-// opinion compares a model, as far as the decoder's is known or can be found out about.
+// opinion compares a model, as far as the decoder's is known or can be found out about
+// while the context lasts.
 func (m *Matches) opinion(ctx context.Context, model string, engine *facts.Facts) (o calls.ModelOpinion) {
-	if m.o.Learn != nil && m.o.Decoder(model) == nil {
-		m.o.Learn(ctx, model)
-	}
-	decoder := m.o.Decoder(model)
+	decoder := m.known(ctx, model)
 	if decoder == nil {
 		return o
 	}

@@ -50,7 +50,7 @@ func newMatched(t *testing.T, o MatchOptions) *matched {
 		defer m.mu.Unlock()
 		m.found = append(m.found, e)
 	}
-	m.hosts.o.Matches = NewMatches(o) // before anybody connects
+	m.hosts.o.Matches, m.hosts.o.Build = must(NewMatches(o)), "v9" // before anybody connects
 	return m
 }
 
@@ -63,7 +63,7 @@ func (m *matched) comes(name string, f *facts.Facts) {
 		h.Facts = must(f.Encode())
 	}
 	must(g.announce(must(h.Encode())))
-	eventually(m.t, "it is here", func() bool {
+	waitFor(m.t, func() bool {
 		for _, e := range m.told() {
 			if e.Name == name && e.Here {
 				return true
@@ -90,7 +90,7 @@ func (m *matched) events() []MatchEvent {
 func TestAnotherModelIsNotRead(t *testing.T) {
 	m := newMatched(t, MatchOptions{})
 	m.comes("wrong", recorded(t, "vllm-0.32.0.json", func(f *facts.Facts) { f.DType = "F16" }))
-	eventually(t, "it is told when it comes", func() bool { return len(m.events()) == 1 })
+	waitFor(t, func() bool { return len(m.events()) == 1 })
 	for range 2 {
 		if v := m.verdict(); !strings.HasPrefix(v, "declined; front: no prefill engine is up: wrong is refused, its model is another: dtype: BF16 at the decoder, F16 at the engine") {
 			t.Errorf("%q", v)
@@ -156,7 +156,7 @@ func TestWhatAHostSaysMayBeNonsense(t *testing.T) {
 // TestProbe: a host is told what is made of it, and is not taken for an engine.
 func TestProbe(t *testing.T) {
 	var m *matched
-	m = newMatched(t, MatchOptions{Build: "v9", Learn: func(context.Context, string) { m.learns.Add(1) }})
+	m = newMatched(t, MatchOptions{Learn: func(context.Context, string) { m.learns.Add(1) }})
 	g := m.guest(nil)
 	ask := func(f *facts.Facts) calls.Opinion {
 		t.Helper()
@@ -294,7 +294,7 @@ func TestLearnsOnlyWhatIsThere(t *testing.T) {
 func TestComparedByContents(t *testing.T) {
 	var told []MatchEvent
 	decoder := recorded(t, "omlx-0.5.3.json", nil)
-	m := NewMatches(MatchOptions{Decoder: func(string) *facts.Facts { return decoder }, OnMatch: func(e MatchEvent) { told = append(told, e) }})
+	m := must(NewMatches(MatchOptions{Decoder: func(string) *facts.Facts { return decoder }, OnMatch: func(e MatchEvent) { told = append(told, e) }}))
 	wrong := func() *facts.Facts {
 		return recorded(t, "vllm-0.32.0.json", func(f *facts.Facts) { f.DType = "F16" })
 	}
@@ -321,12 +321,42 @@ func TestComparedByContents(t *testing.T) {
 	}
 }
 
-// eventually waits until something is so.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
+// TestLearningIsBounded: all models that one host names share the time that there is, and
+// what has no time left is not asked for.
+func TestLearningIsBounded(t *testing.T) {
+	var models []string
+	for i := range 256 {
+		models = append(models, fmt.Sprint("m", i))
+	}
+	ends := make(map[time.Time]bool)
+	learns := 0
+	late, stop := context.WithCancel(t.Context())
+	m := must(NewMatches(MatchOptions{Decoder: func(string) *facts.Facts { return nil }, Learn: func(ctx context.Context, _ string) {
+		end, ok := ctx.Deadline()
+		if learns++; !ok || time.Until(end) > learnTime {
+			t.Errorf("learns until %v, %v", end, ok)
 		}
+		if ends[end] = true; learns == 300 {
+			stop()
+		}
+	}}))
+	if m.met(late, "spark", models, nil); learns != 256 || len(ends) != 1 {
+		t.Errorf("%d calls, with %d deadlines", learns, len(ends))
+	}
+	if m.met(late, "spark", models, nil); learns != 300 {
+		t.Errorf("%d calls, the time was up at 300", learns)
+	}
+	if o := m.opinion(late, "m0", nil); o.Known || learns != 300 {
+		t.Errorf("%+v, %d calls", o, learns)
+	}
+}
+
+// TestRequiredOptions: what is missing is said at once.
+func TestRequiredOptions(t *testing.T) {
+	if _, err := NewMatches(MatchOptions{}); !errors.Is(err, ErrOptions) {
+		t.Errorf("%v, want ErrOptions", err)
+	}
+	if _, err := NewHosts(HostsOptions{}); !errors.Is(err, ErrOptions) {
+		t.Errorf("%v, want ErrOptions", err)
 	}
 }

@@ -1,15 +1,11 @@
 package front
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -17,21 +13,9 @@ import (
 	"pdlink/bridge/omlx/plugin"
 )
 
-// KindOMLX names transfers whose Meta is an omlx.Plan in its binary form.
-const KindOMLX = "omlx"
-
-// Limits of the conversation with the plug-in.
-const (
-	// maxPluginAnswer bounds an answer: the ids of sixteen million tokens as base64
-	// are 90 MB, and no answer has more than ids and hashes.
-	maxPluginAnswer = 96 << 20
-	// pluginAnswer is how much of an answer is made room for at once: a plan of
-	// 300,000 tokens.
-	pluginAnswer = 2 << 20
-	// maxLayouts bounds the layouts that are remembered: a decoder has one for each
-	// model, and a new one after an update.
-	maxLayouts = 64
-)
+// maxLayouts bounds the layouts that are remembered: a decoder has one for each model, and
+// a new one after an update.
+const maxLayouts = 64
 
 // PluginOptions of a Plugin. Decoder is required.
 type PluginOptions struct {
@@ -54,7 +38,7 @@ type PluginOptions struct {
 // carry the API key of the request that they are for, so a client without the
 // decoder's key learns nothing. It may be used concurrently.
 type Plugin struct {
-	base   *url.URL
+	api    *plugin.Client
 	client *http.Client
 	tail   bool
 	key    string
@@ -81,9 +65,10 @@ func NewPlugin(o PluginOptions) (*Plugin, error) {
 			t = d
 		}
 	}
+	client := &http.Client{Transport: newTransport(t)}
 	return &Plugin{
-		base:    o.Decoder.JoinPath("pdlink", "v1"),
-		client:  &http.Client{Transport: newTransport(t)},
+		api:     plugin.NewClient(o.Decoder, client),
+		client:  client,
 		tail:    o.Tail,
 		layouts: make(map[string]omlx.Spec),
 		models:  make(map[string]told),
@@ -101,23 +86,13 @@ func (p *Plugin) Close() error {
 // each layout (plugin.Native.Spec), and the hashes are computed again, wherever blocks
 // are missing: a plan without any has neither Meta nor Key.
 func (p *Plugin) Plan(ctx context.Context, r Ask) (Plan, error) {
-	u := p.base.JoinPath("plan")
-	query := url.Values{"path": {r.Path}}
-	if p.tail {
-		query.Set("tail", "1")
-	}
-	u.RawQuery = query.Encode()
-	data, err := p.call(ctx, http.MethodPost, u, r.Header, r.Body)
+	answer, err := p.api.Plan(ctx, r.Header, r.Path, r.Body, p.tail)
 	if err != nil {
-		return Plan{}, err
-	}
-	answer, err := plugin.ParsePlan(data)
-	if err != nil {
-		return Plan{}, err
+		return Plan{}, unplannable(err)
 	}
 	out := Plan{
 		Model: answer.Model, Tokens: answer.Tokens, Block: answer.BlockTokens,
-		Present: answer.Present, Blocks: answer.Blocks, IDs: answer.Signed(), Kind: KindOMLX,
+		Present: answer.Present, Blocks: answer.Blocks, IDs: answer.Signed(), Kind: omlx.Kind,
 	}
 	if answer.Present == answer.Blocks { // nothing will be written
 		return out, nil
@@ -149,15 +124,9 @@ func (p *Plugin) layout(ctx context.Context, h http.Header, answer *plugin.Plan)
 	if ok {
 		return spec, nil
 	}
-	u := p.base.JoinPath("info")
-	u.RawQuery = url.Values{"model": {answer.Model}}.Encode()
-	data, err := p.call(ctx, http.MethodGet, u, h, nil)
+	info, err := p.api.Info(ctx, h, answer.Model)
 	if err != nil {
-		return spec, err
-	}
-	info, err := plugin.ParseInfo(data)
-	if err != nil {
-		return spec, err
+		return spec, unplannable(err)
 	}
 	if info.Model.Layout != answer.Layout {
 		return spec, fmt.Errorf("%w: the layout of %s changed between two calls", plugin.ErrAnswer, answer.Model)
@@ -172,7 +141,7 @@ func (p *Plugin) layout(ctx context.Context, h http.Header, answer *plugin.Plan)
 	}
 	p.layouts[answer.Layout] = spec
 	p.learned(answer.Model, told{answer.Facts, info.Model.Told()})
-	if dir := storeOf(data); dir != "" {
+	if dir := info.Model.Store.Dir(); dir != "" {
 		p.store = dir
 	}
 	return spec, nil
@@ -186,30 +155,14 @@ func (p *Plugin) Store() string {
 	return p.store
 }
 
-// storeOf is the store's directory in an answer to an info call; "" for none, and for
-// one that is not absolute.
-func storeOf(data []byte) string {
-	var v struct {
-		Model struct {
-			Store struct {
-				Path string `json:"path"`
-			} `json:"store"`
-		} `json:"model"`
-	}
-	if json.Unmarshal(data, &v) != nil || !filepath.IsAbs(v.Model.Store.Path) {
-		return ""
-	}
-	return v.Model.Store.Path
-}
-
 // Probe asks whether a plug-in answers, without a key. It returns nil for one that
 // wants a key too. Its error says what to do.
 func (p *Plugin) Probe(ctx context.Context) error {
-	_, err := p.call(ctx, http.MethodGet, p.base.JoinPath("info"), nil, nil)
-	if errors.Is(err, ErrUnplannable) {
+	_, err := p.api.Status(ctx, nil)
+	if errors.Is(err, plugin.ErrUnauthorized) {
 		return nil
 	}
-	return err
+	return unplannable(err)
 }
 
 // Adopt implements Planner.
@@ -225,17 +178,9 @@ func (p *Plugin) Adopt(ctx context.Context, h http.Header, plan Plan, from, to i
 	if to > plan.Blocks {
 		call.Tail = &transfer.Hashes[plan.Blocks]
 	}
-	body, err := json.Marshal(call)
+	answer, err := p.api.Adopt(ctx, h, call)
 	if err != nil {
-		return Adoption{}, err
-	}
-	data, err := p.call(ctx, http.MethodPost, p.base.JoinPath("adopt"), h, body)
-	if err != nil {
-		return Adoption{}, err
-	}
-	answer, err := plugin.ParseAdoption(data, call)
-	if err != nil {
-		return Adoption{}, err
+		return Adoption{}, unplannable(err)
 	}
 	blocks := answer.Blocks
 	if answer.Tail > 0 && answer.Tail == plan.Tail {
@@ -249,54 +194,15 @@ func (p *Plugin) Adopt(ctx context.Context, h http.Header, plan Plan, from, to i
 	return Adoption{Blocks: blocks, Reason: answer.Reason}, nil
 }
 
-// errNoPlugin is for people: the answer is not the plug-in's.
-var errNoPlugin = errors.New("the decoder has no plug-in: install pdlink-omlx into its environment and start it again")
-
-// call makes one call with the key of a request, and returns the body of a success.
-func (p *Plugin) call(ctx context.Context, method string, u *url.URL, from http.Header, body []byte) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	for _, key := range []string{"Authorization", "X-Api-Key"} {
-		for _, v := range from.Values(key) {
-			req.Header.Add(key, v)
-		}
-	}
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	resp, err := p.client.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("ask the plug-in: %w", err)
-	}
-	defer func() { _ = resp.Body.Close() }() // the answer has been read, or its error is returned
-	var data bytes.Buffer
-	data.Grow(int(min(max(resp.ContentLength, 0), pluginAnswer)) + bytes.MinRead)
-	_, err = data.ReadFrom(io.LimitReader(resp.Body, maxPluginAnswer+1))
+// unplannable makes an error of the plug-in's the front's: ErrUnplannable where the request
+// is none that can be planned.
+func unplannable(err error) error {
+	var r *plugin.RefusedError
 	switch {
-	case err != nil:
-		return nil, fmt.Errorf("ask the plug-in: %w", err)
-	case data.Len() > maxPluginAnswer:
-		return nil, fmt.Errorf("%w: more than %d bytes", plugin.ErrAnswer, maxPluginAnswer)
-	case resp.StatusCode == http.StatusOK:
-		return data.Bytes(), nil
+	case errors.As(err, &r) && (r.Code == "unplannable" || r.Code == "too-large"), errors.Is(err, plugin.ErrUnauthorized):
+		return fmt.Errorf("%w: %w", ErrUnplannable, err)
+	case r != nil:
+		return fmt.Errorf("the plug-in refuses (%s): %w", r.Code, err)
 	}
-	return nil, refused(resp.StatusCode, data.Bytes())
-}
-
-// refused turns an answer that is no success into an error.
-func refused(status int, data []byte) error {
-	r, ours := plugin.ParseRefusal(data)
-	switch {
-	case ours && r.Code == "unplannable", ours && r.Code == "too-large":
-		return fmt.Errorf("%w: %s", ErrUnplannable, r.Message)
-	case ours:
-		return fmt.Errorf("the plug-in refuses (%s): %s", r.Code, r.Message)
-	case status == http.StatusUnauthorized || status == http.StatusForbidden:
-		return fmt.Errorf("%w: the decoder refuses its API key", ErrUnplannable)
-	case status == http.StatusNotFound:
-		return errNoPlugin
-	}
-	return fmt.Errorf("ask the plug-in: status %d", status)
+	return err
 }

@@ -188,6 +188,27 @@ func TestPluginAdopt(t *testing.T) {
 	}
 }
 
+// TestPluginStarting: as the plug-in of a decoder says it that loads a model.
+func TestPluginStarting(t *testing.T) {
+	s, p := newPluginServer(t)
+	if got := p.Starting(t.Context(), nil); got != "" {
+		t.Errorf("a decoder that has loaded its model: %q", got)
+	}
+	data, err := os.ReadFile(filepath.Join("..", "omlx", "plugin", "testdata", "starting.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.say("info", 0, string(data))
+	if got := p.Starting(t.Context(), pluginAsk().Header); got != "model tiny is being loaded" {
+		t.Errorf("a decoder that loads it: %q", got)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.keys[0] != "|" || s.keys[1] != "Bearer sesam|other" {
+		t.Errorf("keys %q", s.keys)
+	}
+}
+
 func TestPluginPlanWithoutBlocks(t *testing.T) {
 	s, p := newPluginServer(t)
 	s.say("plan", 0, `{"model":"tiny","hash_model":"tiny","layout":"x","tokens":3,"block_tokens":4,"blocks":0,"present":0,"hashes":[],"ids":""}`)

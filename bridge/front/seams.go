@@ -78,7 +78,9 @@ type Engine interface {
 	// Name tells engines apart, for people and in records.
 	Name() string
 
-	// Serves reports whether it reads prompts for a model, by the decoder's id.
+	// Serves reports whether it reads prompts for a model, by the decoder's id. It is
+	// called without the lock that Front.Add takes, so it may call that. It is asked for
+	// each request, and waited for: it must return soon.
 	Serves(model string) bool
 
 	// Prefill has the job's tokens read and returns when its blocks are in the

@@ -93,21 +93,28 @@ type house struct {
 	records []Record
 }
 
-func (h *house) last(t *testing.T) Record {
+// last is the newest record, once there is one.
+func (h *house) last(t *testing.T) (r Record) {
 	t.Helper()
-	deadline := time.Now().Add(5 * time.Second)
-	for time.Now().Before(deadline) {
+	waitFor(t, func() bool {
 		h.mu.Lock()
+		defer h.mu.Unlock()
 		if n := len(h.records); n > 0 {
-			r := h.records[n-1]
-			h.mu.Unlock()
-			return r
+			r = h.records[n-1]
 		}
-		h.mu.Unlock()
-		time.Sleep(time.Millisecond)
+		return len(h.records) > 0
+	})
+	return r
+}
+
+// waitFor waits until something is so.
+func waitFor(t *testing.T, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it did not happen")
+		}
 	}
-	t.Fatal("the front told of no request")
-	return Record{}
 }
 
 // build starts a decoder and a front with options; what o leaves open is set so

@@ -3,12 +3,10 @@ package front
 import (
 	"context"
 	"net/http"
-	"net/url"
 	"slices"
 	"time"
 
 	"pdlink/bridge/facts"
-	"pdlink/bridge/omlx/plugin"
 )
 
 // told is what the decoder says of a model, and the name that its plans have for it.
@@ -55,11 +53,7 @@ func (p *Plugin) lists(ctx context.Context, model string) bool {
 	p.listing.Lock() // those who come meanwhile are answered by the same call
 	defer p.listing.Unlock()
 	if time.Since(p.listed) > listAge {
-		data, err := p.call(ctx, http.MethodGet, p.base.JoinPath("info"), p.own(), nil)
-		if err != nil {
-			return false
-		}
-		s, err := plugin.ParseStatus(data)
+		s, err := p.api.Status(ctx, p.own())
 		if err != nil {
 			return false
 		}
@@ -72,11 +66,7 @@ func (p *Plugin) lists(ctx context.Context, model string) bool {
 func (p *Plugin) Starting(ctx context.Context, h http.Header) string {
 	ctx, cancel := context.WithTimeout(ctx, learnTime)
 	defer cancel()
-	data, err := p.call(ctx, http.MethodGet, p.base.JoinPath("info"), h, nil)
-	if err != nil {
-		return ""
-	}
-	s, err := plugin.ParseStatus(data)
+	s, err := p.api.Status(ctx, h)
 	if err != nil {
 		return ""
 	}
@@ -92,13 +82,7 @@ func (p *Plugin) Learn(ctx context.Context, model string) {
 	if !p.lists(ctx, model) {
 		return
 	}
-	u := p.base.JoinPath("info")
-	u.RawQuery = url.Values{"model": {model}}.Encode()
-	data, err := p.call(ctx, http.MethodGet, u, p.own(), nil)
-	if err != nil {
-		return
-	}
-	info, err := plugin.ParseInfo(data)
+	info, err := p.api.Info(ctx, p.own(), model)
 	if err != nil || info.Model.ID != model {
 		return
 	}

@@ -9,6 +9,10 @@ import (
 	"slices"
 )
 
+// Kind names transfers whose meta is a Plan in its binary form and whose blocks go into an
+// oMLX store.
+const Kind = "omlx"
+
 // Plan names the blocks of one prompt. It is what the two ends of a transfer
 // must agree about before any byte of a block moves.
 type Plan struct {

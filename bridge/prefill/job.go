@@ -212,8 +212,8 @@ func (s *Service) declines(c *calls.Call) string {
 
 // planOf reads the plan of a call.
 func planOf(c *calls.Call) (plan omlx.Plan, layout *omlx.Layout, err error) {
-	if c.Kind != kindOMLX {
-		return plan, nil, fmt.Errorf("transfers of kind %q are not known here, only %q", c.Kind, kindOMLX)
+	if c.Kind != omlx.Kind {
+		return plan, nil, fmt.Errorf("transfers of kind %q are not known here, only %q", c.Kind, omlx.Kind)
 	}
 	if err := plan.UnmarshalBinary(c.Plan); err != nil {
 		return plan, nil, err
@@ -228,9 +228,6 @@ func planOf(c *calls.Call) (plan omlx.Plan, layout *omlx.Layout, err error) {
 	}
 	return plan, layout, nil
 }
-
-// kindOMLX names transfers whose Meta is an omlx.Plan.
-const kindOMLX = "omlx"
 
 // work has the engine read while the transfer sends, and waits for both.
 func work(ctx context.Context, t *Transfer, engine func(context.Context) error) calls.Result {

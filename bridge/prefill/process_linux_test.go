@@ -85,6 +85,8 @@ func play(role string) int {
 	switch role {
 	case "holder":
 		playHolder(tb)
+	case "waiter":
+		playWaiter(tb)
 	case "sidecar":
 		playSidecar(tb)
 	default:

@@ -128,7 +128,9 @@ type pair struct {
 func newPair(t *testing.T, so session.Options, o ServiceOptions) *pair {
 	t.Helper()
 	p := &pair{t: t, engine: &script{models: []string{"m"}}}
-	p.hosts = front.NewHosts(front.HostsOptions{Add: p.add, Rejoin: 2 * time.Second})
+	var err error
+	p.hosts, err = front.NewHosts(front.HostsOptions{Add: p.add, Rejoin: 2 * time.Second})
+	must(t, err)
 	p.decoder = newDecoderWith(t, bridge.Options{OnBlock: p.hosts.Block, PartWait: 5 * time.Second}, so)
 	p.attend = p.hosts.Attend
 	o.Engine = p.engine

@@ -30,7 +30,7 @@ func TestUnfinishedLastBlock(t *testing.T) {
 		plan := omlx.Plan{Spec: c.spec, Hashes: []omlx.Hash{{1}, {2}, {3}}}
 		meta, err := plan.MarshalBinary()
 		must(t, err)
-		if _, _, err := planOf(&calls.Call{Kind: kindOMLX, Plan: meta, Tokens: c.tokens}); (err == nil) != c.good {
+		if _, _, err := planOf(&calls.Call{Kind: omlx.Kind, Plan: meta, Tokens: c.tokens}); (err == nil) != c.good {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -65,10 +65,7 @@ func (w *worker) name() string {
 
 // serve introduces a connection and serves it to its end.
 func (s *Server) serve(c *net.UnixConn) error {
-	w := &worker{
-		s: s, conn: c, came: time.Now(), left: make(chan struct{}), out: make(chan message, queued), asks: make(chan ask, maxRequests*maxLeases),
-		requests: make(map[uint32]*request), held: make(map[int]*holding),
-	}
+	w := &worker{s: s, conn: c, came: time.Now()}
 	w.ctx, w.stop = context.WithCancel(s.ctx)
 	defer w.stop()
 	s.mu.Lock()
@@ -91,6 +88,7 @@ func (s *Server) serve(c *net.UnixConn) error {
 	defer c.Close()
 	err := w.introduce()
 	if err == nil {
+		w.equip()
 		s.enter(w)
 		if err = w.welcome(); err == nil {
 			return w.work()
@@ -102,6 +100,13 @@ func (s *Server) serve(c *net.UnixConn) error {
 		return nil // somebody looked whether a sidecar lives
 	}
 	return err
+}
+
+// equip makes the queues, 280 KB, of a worker that has introduced itself: whoever may
+// connect may do so often.
+func (w *worker) equip() {
+	w.left, w.out, w.asks = make(chan struct{}), make(chan message, queued), make(chan ask, maxRequests*maxLeases)
+	w.requests, w.held = make(map[uint32]*request), make(map[int]*holding)
 }
 
 // enter notes a worker. One that comes again has left its last connection,

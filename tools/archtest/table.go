@@ -112,7 +112,7 @@ func productImports() map[string]Imports {
 			},
 		},
 		"bridge/facts":       {NoStd: sockets()},
-		"bridge/omlx/plugin": {Internal: []string{"bridge/facts", "bridge/omlx", "kernels/safetensors"}, NoStd: sockets()},
+		"bridge/omlx/plugin": {Internal: []string{"bridge/facts", "bridge/omlx", "kernels/safetensors"}, NoStd: []string{"net", "os/exec"}},
 		"bridge/front": {
 			Internal: []string{"transport", "bridge/facts", "bridge/omlx", "bridge/omlx/plugin", "bridge/prefill/calls"},
 			Modules:  map[string]string{semaphore: syncWhy},
@@ -149,6 +149,7 @@ func toolImports() map[string]Imports {
 				"golang.org/x/term":                 "is the output a terminal?",
 				errgroup:                            syncWhy,
 				semaphore:                           syncWhy,
+				unix:                                sysWhy,
 			},
 			Tests: []string{"transport/transporttest"},
 		},

@@ -13,7 +13,13 @@ import (
 
 const doctorLong = `doctor looks for what keeps a host from doing its part, and says what to do about
 it. It takes the same flags, variables and config file as the command that it looks
-at, changes nothing, and can be run beside that command.
+at, and can be run beside that command.
+
+It mends nothing, but it does more than read: it listens for a moment where the command
+would, and connects to the other host. decode writes two files into the store and
+removes them, and --load has the decoder load a model, which stays loaded. prefill takes
+the place at the engine's socket for up to 3 seconds, unless a pdlink prefill has it,
+and leaves the empty SOCKET.lock beside it. rdma registers memory for a moment.
 
   on the decoder's host   pdlink doctor decode --decoder http://127.0.0.1:8000
   on a prefill host       pdlink doctor prefill --to tcp://10.0.0.5:7411
@@ -51,20 +57,22 @@ func doubt(text, cure string) finding { return finding{Level: levelWarn, Text: t
 
 func bad(text, cure string) finding { return finding{Level: levelFail, Text: text, Cure: cure} }
 
-// check is one thing that doctor looks at. To add one, add it to a command's list.
-type check struct {
+// check is one thing that a doctor D looks at. To add one, add it to a command's list.
+type check[D any] struct {
 	name  string
 	limit time.Duration // that it may take; 0 is checkLimit
 
 	// run looks. No findings: there is nothing to look at. It runs after the checks
-	// before it, may rely on what they found, and should heed the context.
-	run func(ctx context.Context) []finding
+	// before it, may rely on what they found, and should heed the context. The doctor is a
+	// copy that is run's own: its fields may be set, and what they point to is not changed,
+	// since a check that is left behind runs beside others.
+	run func(d *D, ctx context.Context) []finding
 }
 
 // checkLimit is how long a check may take that has no limit of its own.
 const checkLimit = 10 * time.Second
 
-// examination runs checks and prints what they find.
+// examination prints what checks find, and counts it.
 type examination struct {
 	std    streams
 	asJSON bool
@@ -79,11 +87,13 @@ type doctorSummary struct {
 	Fail  int    `json:"fail"`
 }
 
-// examine runs checks, each within its limit, and returns failed if one did.
-func examine(ctx context.Context, std streams, asJSON bool, checks []check) error {
+// examine runs a doctor's checks, each within its limit, and returns failed if one did.
+// d has then what those checks learned that came to an end in time, and nothing else
+// writes to it.
+func examine[D any](ctx context.Context, std streams, asJSON bool, d *D, checks []check[D]) error {
 	x := &examination{std, asJSON, make(map[level]int)}
 	for _, c := range checks {
-		found := x.within(ctx, c)
+		found := within(ctx, d, c)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -107,21 +117,30 @@ func examine(ctx context.Context, std streams, asJSON bool, checks []check) erro
 }
 
 // within runs one check. One that does not heed its context is left behind: what it
-// would have found is not missed, but said to be unknown.
-func (x *examination) within(ctx context.Context, c check) []finding {
+// would have found is not missed, but said to be unknown, and what it still learns stays
+// in its copy of d.
+func within[D any](ctx context.Context, d *D, c check[D]) []finding {
 	limit := c.limit
 	if limit == 0 {
 		limit = checkLimit
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	done := make(chan []finding, 1)
-	go func() { done <- c.run(ctx) }()
+	type result struct {
+		found []finding
+		after D
+	}
+	done, own := make(chan result, 1), *d
+	go func() {
+		found := c.run(&own, ctx)
+		done <- result{found, own}
+	}()
 	grace := time.NewTimer(limit + time.Second)
 	defer grace.Stop()
 	select {
-	case found := <-done:
-		return found
+	case r := <-done:
+		*d = r.after
+		return r.found
 	case <-grace.C:
 		return []finding{bad(fmt.Sprintf("not done after %v", limit), "look whether the disk or the network that it waits for answers")}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"pdlink/bridge/facts"
 	"pdlink/bridge/omlx"
+	"pdlink/bridge/omlx/plugin"
 	"pdlink/tools/linkkeys"
 	"pdlink/transport/keys"
 )
@@ -25,6 +26,9 @@ func newDoctorDecode(std streams, config *configFlags, f *decodeFlags, from *cob
 		Long: `decode looks at what "pdlink decode" needs, with that command's flags: the decoder, its
 plug-in and the models that it has loaded, the store, the addresses, the keys, the
 limits. $` + decoderKeyEnv + ` has the decoder's API key, if it needs one.
+
+It writes two small files into the store and removes them. With --load the decoder
+loads a model, which stays loaded; nothing is generated.
 
 ` + statusText,
 		Example: `  pdlink doctor decode --decoder http://127.0.0.1:8000
@@ -43,7 +47,7 @@ limits. $` + decoderKeyEnv + ` has the decoder's API key, if it needs one.
 		}
 		d := &decodeDoctor{f: f, url: u, given: flagsOf(from), load: load}
 		defer d.close()
-		return examine(c.Context(), std, f.asJSON, d.checks())
+		return examine(c.Context(), std, f.asJSON, d, d.checks())
 	}
 	return c
 }
@@ -56,31 +60,28 @@ type decodeDoctor struct {
 	load  string
 
 	keys    linkkeys.Choice
-	decoder *decoderClient // nil: there is none, or it does not answer
-	info    *decoderInfo   // nil: its plug-in does not answer
-	models  []*modelInfo   // that it has loaded, as far as they could be looked at
+	decoder *decoderClient      // nil: there is none, or it does not answer
+	info    *plugin.Status      // nil: its plug-in does not answer
+	models  []*plugin.ModelInfo // that it has loaded, as far as they could be looked at
 }
 
 func (d *decodeDoctor) close() {
 	d.keys.Close() //nolint:errcheck // it cannot fail
-	if d.decoder != nil {
-		d.decoder.close()
-	}
 }
 
-func (d *decodeDoctor) checks() []check {
-	return []check{
-		{"limits", 0, func(context.Context) []finding { return fileLimits() }},
-		{"keys", 0, d.lookKeys},
-		{"listen", 0, d.lookListen},
-		{"front", 0, d.lookFront},
-		{"decoder", 0, d.lookDecoder},
-		{"plug-in", 0, d.lookPlugin},
-		{"models", loadTime, d.lookModels},
-		{"canary", 0, d.lookCanary},
-		{"facts", 0, d.lookFacts},
-		{"store", 0, d.lookStore},
-		{"clock", 0, d.lookClock},
+func (*decodeDoctor) checks() []check[decodeDoctor] {
+	return []check[decodeDoctor]{
+		{"limits", 0, func(*decodeDoctor, context.Context) []finding { return fileLimits() }},
+		{"keys", 0, (*decodeDoctor).lookKeys},
+		{"listen", 0, (*decodeDoctor).lookListen},
+		{"front", 0, (*decodeDoctor).lookFront},
+		{"decoder", 0, (*decodeDoctor).lookDecoder},
+		{"plug-in", 0, (*decodeDoctor).lookPlugin},
+		{"models", loadTime, (*decodeDoctor).lookModels},
+		{"canary", 0, (*decodeDoctor).lookCanary},
+		{"facts", 0, (*decodeDoctor).lookFacts},
+		{"store", 0, (*decodeDoctor).lookStore},
+		{"clock", 0, (*decodeDoctor).lookClock},
 	}
 }
 
@@ -170,7 +171,7 @@ func (d *decodeDoctor) lookPlugin(ctx context.Context) []finding {
 	if d.decoder == nil {
 		return nil
 	}
-	info, err := d.decoder.info(ctx, "")
+	info, err := d.decoder.plugin.Status(ctx, d.decoder.own())
 	if err != nil {
 		return []finding{bad(err.Error(), "install the plug-in into the decoder's environment (`pip install ./bridge/omlx/plugin` in a checkout of pdlink), start it again, and look with `python -m pdlink_omlx check`")}
 	}
@@ -199,9 +200,9 @@ func (d *decodeDoctor) lookModels(ctx context.Context) []finding {
 	}
 	var found []finding
 	if d.load != "" {
-		if err := d.decoder.load(ctx, d.load); err != nil {
+		if err := d.decoder.plugin.Load(ctx, d.decoder.own(), d.load); err != nil {
 			found = append(found, bad(fmt.Sprintf("%s cannot be loaded: %v", d.load, err), "see the decoder's log"))
-		} else if info, err := d.decoder.info(ctx, ""); err == nil {
+		} else if info, err := d.decoder.plugin.Status(ctx, d.decoder.own()); err == nil {
 			d.info = info
 		}
 	}
@@ -218,7 +219,7 @@ func (d *decodeDoctor) lookModels(ctx context.Context) []finding {
 			"send the decoder a request, or give --load ID"))
 	}
 	for _, id := range loaded {
-		info, err := d.decoder.info(ctx, id)
+		info, err := d.decoder.plugin.Info(ctx, d.decoder.own(), id)
 		if err != nil {
 			found = append(found, bad(fmt.Sprintf("%s: %v", id, err), cureOf(err)))
 			continue
@@ -281,7 +282,7 @@ func (d *decodeDoctor) lookClock(ctx context.Context) []finding {
 		return nil
 	}
 	began := time.Now()
-	_, _, header, err := fetch(ctx, http.MethodGet, d.decoder.url("v1", "models"), d.decoder.key, nil)
+	_, _, header, err := fetch(ctx, d.decoder.url("v1", "models"), d.decoder.key)
 	if err != nil {
 		return nil
 	}

@@ -7,12 +7,30 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
+
+	"golang.org/x/sys/unix"
 )
+
+// interfaces is the kernel's directory of network interfaces.
+const interfaces = "/sys/class/net"
+
+// wireless reports whether an interface has no cable, as far as the kernel tells.
+func wireless(iface string) bool { return wirelessIn(interfaces, iface) }
+
+// wirelessIn looks at a directory like that of interfaces: drivers of today link to their
+// radio there, older ones have a directory of settings.
+func wirelessIn(dir, iface string) bool {
+	for _, name := range []string{"phy80211", "wireless"} {
+		if _, err := os.Stat(filepath.Join(dir, iface, name)); err == nil {
+			return true
+		}
+	}
+	return false
+}
 
 // linkSpeed is an interface's speed in Mbit/s, where the kernel knows it.
 func linkSpeed(iface string) (mbit int, known bool) {
-	b, err := os.ReadFile(filepath.Join("/sys/class/net", iface, "speed"))
+	b, err := os.ReadFile(filepath.Join(interfaces, iface, "speed"))
 	if err != nil {
 		return 0, false
 	}
@@ -30,13 +48,13 @@ func pathMTU(c net.Conn) int {
 	if err != nil {
 		return 0
 	}
+	level, option := unix.IPPROTO_IP, unix.IP_MTU
+	if local, ok := c.LocalAddr().(*net.UDPAddr); ok && local.IP.To4() == nil {
+		level, option = unix.IPPROTO_IPV6, unix.IPV6_MTU
+	}
 	mtu := 0
-	err = raw.Control(func(fd uintptr) {
-		if mtu, err = syscall.GetsockoptInt(int(fd), syscall.IPPROTO_IP, syscall.IP_MTU); err != nil {
-			mtu = 0
-		}
-	})
-	if err != nil {
+	controlled := raw.Control(func(fd uintptr) { mtu, err = unix.GetsockoptInt(int(fd), level, option) })
+	if controlled != nil || err != nil {
 		return 0
 	}
 	return mtu
@@ -48,13 +66,10 @@ const listAddresses = "ip -brief address"
 // whoHas is the command that shows who listens on a port.
 func whoHas(port string) string { return "sudo ss -ltnp 'sport = :" + port + "'" }
 
-// rlimitMemlock is RLIMIT_MEMLOCK, which package syscall does not name.
-const rlimitMemlock = 8
-
 // lockLimits looks whether memory of a size may be locked, as devices want it.
 func lockLimits(ring int64) []finding {
-	var l syscall.Rlimit
-	if err := syscall.Getrlimit(rlimitMemlock, &l); err != nil {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l); err != nil {
 		return nil
 	}
 	if l.Cur < uint64(ring) {

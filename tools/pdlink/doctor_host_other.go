@@ -4,6 +4,9 @@ package main
 
 import "net"
 
+// wireless reports whether an interface has no cable: not known here.
+func wireless(string) bool { return false }
+
 // linkSpeed is an interface's speed: not known here.
 func linkSpeed(string) (mbit int, known bool) { return 0, false }
 

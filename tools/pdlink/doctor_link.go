@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"strings"
 
 	"pdlink/rdma"
 	"pdlink/tools/cmdline"
@@ -100,7 +99,7 @@ func lookRoute(ctx context.Context, u linkURL) []finding {
 	}
 	text += ")"
 	switch {
-	case strings.HasPrefix(iface.Name, "wl"):
+	case wireless(iface.Name):
 		return []finding{doubt(text+": a wireless link", "use a cable: blocks are gigabytes")}
 	case known && speed < slowLink:
 		return []finding{doubt(text, "use a faster port or cable, 10 Gbit/s at best: `pdperf` measures what it gives")}

@@ -215,7 +215,7 @@ func TestDoctorWeights(t *testing.T) {
 		if c.note != "" {
 			write(note, c.note)
 		}
-		if found := noteFindings(weights); len(found) != 1 || found[0].Level != c.level || !strings.Contains(found[0].Text, c.say) {
+		if found := noteFindings(t.Context(), weights); len(found) != 1 || found[0].Level != c.level || !strings.Contains(found[0].Text, c.say) {
 			t.Errorf("%q: %+v", c.note, found)
 		}
 	}

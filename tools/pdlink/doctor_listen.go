@@ -119,7 +119,7 @@ func (d *decodeDoctor) lookFront(ctx context.Context) []finding {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return []finding{bad(fmt.Sprintf("%s: %v", addr, err), listenCure("front", addr, err))}
 	}
-	if status, body, _, err := fetch(ctx, http.MethodGet, "http://"+addr+"/pdlink/metrics", "", nil); err == nil && status == http.StatusOK && strings.Contains(string(body), "pdlink_requests_total") {
+	if status, body, _, err := fetch(ctx, "http://"+addr+"/pdlink/metrics", ""); err == nil && status == http.StatusOK && strings.Contains(string(body), "pdlink_requests_total") {
 		return []finding{good("%s is in use by a pdlink decode that runs", addr)}
 	}
 	return []finding{bad(addr+" is in use by something else", listenCure("front", addr, err))}

@@ -22,7 +22,7 @@ import (
 const maxNote = 1 << 20
 
 // noteFindings holds a file of weights against what was noted when it was exported.
-func noteFindings(weights string) []finding {
+func noteFindings(ctx context.Context, weights string) []finding {
 	note := strings.TrimSuffix(weights, filepath.Ext(weights)) + ".json"
 	b, err := cmdline.ReadFile(note, maxNote, nil)
 	if err != nil {
@@ -40,13 +40,29 @@ func noteFindings(weights string) []finding {
 	}
 	defer f.Close() //nolint:errcheck // it was read
 	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
+	if _, err := io.Copy(h, heedful{ctx, f}); ctx.Err() != nil {
+		return []finding{doubt(fmt.Sprintf("%s was not read to its end in time, so it was not held against what was exported", weights), "look again once nothing else reads from that disk")}
+	} else if err != nil {
 		return []finding{bad(err.Error(), "copy the weights again")}
 	}
 	if got := hex.EncodeToString(h.Sum(nil)); got != said.SHA256 {
 		return []finding{bad(fmt.Sprintf("%s is not the file that was exported: sha256 %s, noted %s", weights, got[:16], said.SHA256[:16]), "copy it again, with its .json")}
 	}
 	return []finding{good("it is the file that was exported, sha256 %s", said.SHA256[:16])}
+}
+
+// heedful reads until its context ends.
+type heedful struct {
+	ctx context.Context
+	io.Reader
+}
+
+// Read implements io.Reader.
+func (r heedful) Read(b []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.Reader.Read(b)
 }
 
 // lookMatch asks the decode host what it makes of this one.

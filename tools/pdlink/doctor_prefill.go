@@ -26,8 +26,9 @@ func newDoctorPrefill(std streams, config *configFlags, f *prefillFlags, from *c
 engine and its connector, the way to the decode host and that it is the right one, and
 whether what the engine has loaded is the decoder's model.
 
-While no pdlink prefill runs here it takes that one's place at the socket for a moment:
-the engine's workers look for one twice a second, and say what they have loaded.
+While no pdlink prefill runs here it takes that one's place at the socket for up to 3
+seconds: the engine's workers look for one twice a second, and say what they have loaded.
+One that is started meanwhile finds the socket in use.
 
 ` + statusText,
 		Example: `  pdlink doctor prefill --to tcp://10.0.0.5:7411 --model Qwen3-32B-8bit=Qwen/Qwen3-32B`,
@@ -43,7 +44,7 @@ the engine's workers look for one twice a second, and say what they have loaded.
 		}
 		d := &prefillDoctor{f: f, given: flagsOf(from)}
 		defer d.close()
-		return examine(c.Context(), std, f.asJSON, d.checks())
+		return examine(c.Context(), std, f.asJSON, d, d.checks())
 	}
 	return c
 }
@@ -83,19 +84,19 @@ func (d *prefillDoctor) options() prefill.Options {
 	return o
 }
 
-func (d *prefillDoctor) checks() []check {
-	return []check{
-		{"limits", 0, func(context.Context) []finding { return fileLimits() }},
-		{"memory", 0, d.lookMemory},
-		{"keys", 0, d.lookKeys},
-		{"link", 0, d.lookLinks},
-		{"peer", 0, d.lookPeers},
-		{"engine", 0, d.lookEngine},
-		{"connector", 0, d.lookConnector},
-		{"ring", 0, d.lookRing},
-		{"weights", weightsTime, d.lookWeights},
-		{"match", 0, d.lookMatch},
-		{"clock", 0, d.lookClock},
+func (*prefillDoctor) checks() []check[prefillDoctor] {
+	return []check[prefillDoctor]{
+		{"limits", 0, func(*prefillDoctor, context.Context) []finding { return fileLimits() }},
+		{"memory", 0, (*prefillDoctor).lookMemory},
+		{"keys", 0, (*prefillDoctor).lookKeys},
+		{"link", 0, (*prefillDoctor).lookLinks},
+		{"peer", 0, (*prefillDoctor).lookPeers},
+		{"engine", 0, (*prefillDoctor).lookEngine},
+		{"connector", 0, (*prefillDoctor).lookConnector},
+		{"ring", 0, (*prefillDoctor).lookRing},
+		{"weights", weightsTime, (*prefillDoctor).lookWeights},
+		{"match", 0, (*prefillDoctor).lookMatch},
+		{"clock", 0, (*prefillDoctor).lookClock},
 	}
 }
 
@@ -238,7 +239,7 @@ func blockBytes(f *facts.Facts) int64 {
 }
 
 // lookWeights reads the projection's weights.
-func (d *prefillDoctor) lookWeights(context.Context) []finding {
+func (d *prefillDoctor) lookWeights(ctx context.Context) []finding {
 	v4 := d.loaded != nil && d.loaded.Kind == facts.KindDSV4
 	if d.f.weights == "" {
 		if v4 {
@@ -258,5 +259,5 @@ func (d *prefillDoctor) lookWeights(context.Context) []finding {
 	if d.f.numerics == kernels.Ideal.String() {
 		found = append(found, doubt("--numerics ideal is no decoder's", "leave it out, unless you measure"))
 	}
-	return append(found, noteFindings(d.f.weights)...)
+	return append(found, noteFindings(ctx, d.f.weights)...)
 }

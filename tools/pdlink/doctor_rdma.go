@@ -49,7 +49,7 @@ func newDoctorRDMA(std streams) *cobra.Command {
 				return err
 			}
 		}
-		return examine(c.Context(), std, asJSON, d.checks())
+		return examine(c.Context(), std, asJSON, d, d.checks())
 	}
 	return c
 }
@@ -105,19 +105,19 @@ func (c chosenPort) name() string { return fmt.Sprintf("%s:%d", c.Device, c.Port
 // sender, and slots of a receiver.
 const trialMemory = transport.DefaultSlots << 20
 
-func (d *rdmaDoctor) checks() []check {
-	return []check{
-		{"library", 0, d.lookLibrary},
-		{"devices", 0, d.lookDevices},
-		{"files", 0, d.lookFiles},
-		{"ports", 0, d.lookPorts},
-		{"address", 0, d.lookAddress},
-		{"mtu", 0, d.lookMTU},
-		{"neighbour", 0, d.lookNeighbour},
-		{"pcie", 0, d.lookSlot},
-		{"memory", 0, d.lookMemory},
-		{"gpu", 0, d.lookGPU},
-		{"counters", 0, d.lookCounters},
+func (*rdmaDoctor) checks() []check[rdmaDoctor] {
+	return []check[rdmaDoctor]{
+		{"library", 0, (*rdmaDoctor).lookLibrary},
+		{"devices", 0, (*rdmaDoctor).lookDevices},
+		{"files", 0, (*rdmaDoctor).lookFiles},
+		{"ports", 0, (*rdmaDoctor).lookPorts},
+		{"address", 0, (*rdmaDoctor).lookAddress},
+		{"mtu", 0, (*rdmaDoctor).lookMTU},
+		{"neighbour", 0, (*rdmaDoctor).lookNeighbour},
+		{"pcie", 0, (*rdmaDoctor).lookSlot},
+		{"memory", 0, (*rdmaDoctor).lookMemory},
+		{"gpu", 0, (*rdmaDoctor).lookGPU},
+		{"counters", 0, (*rdmaDoctor).lookCounters},
 	}
 }
 

@@ -105,7 +105,7 @@ func (c *card) only(keep func(rdma.Address) bool) {
 func (c *card) found() (list []finding, status error) {
 	c.t.Helper()
 	var out bytes.Buffer
-	err := examine(c.t.Context(), newStreams(&out, &out), true, c.checks())
+	err := examine(c.t.Context(), newStreams(&out, &out), true, &c.rdmaDoctor, c.checks())
 	for line := range strings.Lines(out.String()) {
 		var f finding
 		if err := json.Unmarshal([]byte(line), &f); err != nil {

@@ -243,14 +243,18 @@ func TestDoctorIsBounded(t *testing.T) {
 	never := make(chan struct{})
 	defer close(never)
 	var b strings.Builder
-	x := []check{
-		{"stuck", 10 * time.Millisecond, func(context.Context) []finding { <-never; return nil }},
-		{"slow", 10 * time.Millisecond, func(ctx context.Context) []finding { <-ctx.Done(); return []finding{doubt("it was cut", "wait")} }},
-		{"fast", 0, func(context.Context) []finding { return []finding{good("it is")} }},
-		{"none", 0, func(context.Context) []finding { return nil }},
+	type nobody struct{}
+	x := []check[nobody]{
+		{"stuck", 10 * time.Millisecond, func(*nobody, context.Context) []finding { <-never; return nil }},
+		{"slow", 10 * time.Millisecond, func(_ *nobody, ctx context.Context) []finding {
+			<-ctx.Done()
+			return []finding{doubt("it was cut", "wait")}
+		}},
+		{"fast", 0, func(*nobody, context.Context) []finding { return []finding{good("it is")} }},
+		{"none", 0, func(*nobody, context.Context) []finding { return nil }},
 	}
 	std := newStreams(&b, &b)
-	err := examine(t.Context(), std, false, x)
+	err := examine(t.Context(), std, false, &nobody{}, x)
 	want := "FAIL  stuck      not done after 10ms. Cure: look whether the disk or the network that it waits for answers\n" +
 		"warn  slow       it was cut. Cure: wait\nok    fast       it is\n1 ok, 1 warning, 1 failed\n"
 	if !quiet(err) || b.String() != want {
@@ -258,8 +262,36 @@ func TestDoctorIsBounded(t *testing.T) {
 	}
 	stopped, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := examine(stopped, std, false, x[1:2]); err == nil {
+	if err := examine(stopped, std, false, &nobody{}, x[1:2]); err == nil {
 		t.Error("an interrupt is not told")
+	}
+}
+
+// TestDoctorForgetsLateWords: what a check that was left behind learns afterwards reaches
+// neither the checks behind it nor who reads the doctor in the end.
+func TestDoctorForgetsLateWords(t *testing.T) {
+	type patient struct{ early, late, seen int }
+	release, wrote := make(chan struct{}), make(chan struct{})
+	checks := []check[patient]{
+		{"first", 0, func(p *patient, _ context.Context) []finding { p.early = 1; return []finding{good("it is")} }},
+		{"stuck", time.Millisecond, func(p *patient, _ context.Context) []finding {
+			<-release
+			p.early, p.late = 2, 2
+			close(wrote)
+			return nil
+		}},
+		{"last", 0, func(p *patient, _ context.Context) []finding {
+			close(release) // it writes while this one reads
+			p.seen = p.early + p.late
+			<-wrote
+			return []finding{good("saw %d", p.early+p.late)}
+		}},
+	}
+	var p patient
+	var b strings.Builder
+	err := examine(t.Context(), newStreams(&b, &b), false, &p, checks)
+	if !quiet(err) || p != (patient{early: 1, seen: 1}) || !strings.Contains(b.String(), "last       saw 1") {
+		t.Errorf("%v, %+v: %s", err, p, b.String())
 	}
 }
 

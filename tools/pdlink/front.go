@@ -184,9 +184,16 @@ func (f *doorFlags) open(ctx context.Context, std streams, j *journal, noSync bo
 	if err != nil {
 		return nil, err
 	}
-	d.hosts = front.NewHosts(front.HostsOptions{
-		Add: d.front.Add, OnHost: func(e front.HostEvent) { j.say("%s\n", hostText(e)) }, Matches: f.matches(d.plugin, j),
+	matches, err := f.matches(d.plugin, j)
+	if err != nil {
+		return nil, err
+	}
+	d.hosts, err = front.NewHosts(front.HostsOptions{
+		Add: d.front.Add, OnHost: func(e front.HostEvent) { j.say("%s\n", hostText(e)) }, Matches: matches, Build: thisBuild().Version,
 	})
+	if err != nil {
+		return nil, err
+	}
 	d.server = &http.Server{Handler: d.pages(), ReadHeaderTimeout: headerTime, IdleTimeout: idleTime}
 	go func() { d.served <- d.server.Serve(d.listener) }()
 	probing, cancel := context.WithTimeout(ctx, probeTime)

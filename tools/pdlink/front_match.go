@@ -11,9 +11,9 @@ import (
 const decoderKeyEnv = "PDLINK_DECODER_KEY"
 
 // matches hold what prefill hosts have loaded against the decoder's model.
-func (f *doorFlags) matches(p *front.Plugin, j *journal) *front.Matches {
+func (f *doorFlags) matches(p *front.Plugin, j *journal) (*front.Matches, error) {
 	return front.NewMatches(front.MatchOptions{
-		Decoder: p.Facts, Learn: p.Learn, AllowUnknown: f.allowUnknown, Build: thisBuild().Version,
+		Decoder: p.Facts, Learn: p.Learn, AllowUnknown: f.allowUnknown,
 		OnMatch: func(e front.MatchEvent) {
 			for _, line := range matchText(e) {
 				j.say("pdlink: warning: %s\n", line)

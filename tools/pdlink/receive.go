@@ -12,10 +12,6 @@ import (
 	"pdlink/transport"
 )
 
-// kindOMLX names transfers whose plan is an omlx.Plan and whose blocks go into
-// an oMLX store.
-const kindOMLX = "omlx"
-
 // openStore returns the opener of a receiver that writes into store.
 func openStore(store *omlx.Store) bridge.Opener {
 	return func(kind string, meta []byte) (bridge.Opened, error) {
@@ -78,8 +74,8 @@ func parsePlan(kind string, meta []byte) (omlx.Plan, error) {
 	if internal(kind) {
 		return plan, errors.New("this `pdlink decode` has no front door: start it with --decoder URL")
 	}
-	if kind != kindOMLX {
-		return plan, fmt.Errorf("transfers of kind %q are not known here, only %q", kind, kindOMLX)
+	if kind != omlx.Kind {
+		return plan, fmt.Errorf("transfers of kind %q are not known here, only %q", kind, omlx.Kind)
 	}
 	return plan, plan.UnmarshalBinary(meta)
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"pdlink/bridge"
+	"pdlink/bridge/omlx"
 	"pdlink/tools/cmdline"
 	"pdlink/tools/linkkeys"
 	"pdlink/transport"
@@ -149,7 +150,7 @@ func (f *replayFlags) sender(ctx context.Context, std streams, j *job, p jobPart
 		return s, err
 	}
 	s.Courier, err = bridge.OpenCourier(ctx, s.dialler, transport.Request{
-		ID: j.id, Kind: kindOMLX, Part: p.share.Part, Parts: p.share.Parts, Replayable: !f.keep, Meta: j.meta,
+		ID: j.id, Kind: omlx.Kind, Part: p.share.Part, Parts: p.share.Parts, Replayable: !f.keep, Meta: j.meta,
 	}, j.shape)
 	return s, err
 }

@@ -28,6 +28,9 @@ func TestDecoders(t *testing.T) {
 			if p.Tokens != 576 || p.Blocks != 2 || info.Model.Layout != p.Layout || info.Model.HashModel != p.HashModel {
 				t.Errorf("%d tokens, %d blocks, layouts %s and %s", p.Tokens, p.Blocks, p.Layout, info.Model.Layout)
 			}
+			if m := info.Model; m.BlockTokens != 256 || m.BlockBytes < 256*3*2*2*64*2 || m.Format != "3" || m.Store.Dir() == "" {
+				t.Errorf("model is %+v", m)
+			}
 			spec, err := info.Model.Native.Spec()
 			if err != nil {
 				t.Fatal(err)
@@ -66,5 +69,14 @@ func TestDecodersDSV4(t *testing.T) {
 	}
 	if _, err := read("flyto-mlx-0.7.0").Spec(); !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), "512") {
 		t.Errorf("the fork's windows: %v", err)
+	}
+}
+
+// TestStoreDir: a path that would mean another directory here is none.
+func TestStoreDir(t *testing.T) {
+	for path, want := range map[string]string{"/a/b": "/a/b", "": "", "a/b": "", "~/a": ""} {
+		if got := (Store{Path: path}).Dir(); got != want {
+			t.Errorf("%q: %q, want %q", path, got, want)
+		}
 	}
 }

@@ -1,5 +1,5 @@
-// Package plugin reads the answers of the plug-in that runs in the decoder's
-// process, and turns them into plans. The plug-in itself is the Python package
+// Package plugin asks the plug-in that runs in the decoder's process ([Client]), and
+// turns its answers into plans. The plug-in itself is the Python package
 // beside this file; API.md is what the two agree on, and testdata has examples that
 // both are held to.
 //
@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 
 	"pdlink/bridge/facts"
@@ -182,8 +183,29 @@ type ModelInfo struct {
 	Layout    string `json:"layout"`
 	Native    Native `json:"native"`
 
+	BlockTokens int    `json:"block_tokens"` // of a block
+	BlockBytes  int64  `json:"block_bytes"`  // of a block's file, about; 0: not told
+	Format      string `json:"format"`       // of the files, for people
+	Store       Store  `json:"store"`
+
 	// Facts is a document of package facts; nil: it is not told. Told reads it.
 	Facts json.RawMessage `json:"facts"`
+}
+
+// Store is where the decoder keeps a model's blocks. What is not told is zero.
+type Store struct {
+	Path  string `json:"path"`  // of the directory, on the decoder's host
+	UID   int    `json:"uid"`   // whose it is
+	GID   int    `json:"gid"`   // as above
+	Limit *int64 `json:"limit"` // bytes that the decoder lets it have; nil: no limit, or not told
+}
+
+// Dir is the store's directory; "" where none is told, or one that is not absolute.
+func (s Store) Dir() string {
+	if !filepath.IsAbs(s.Path) {
+		return ""
+	}
+	return s.Path
 }
 
 // Told is what the plug-in says of the loaded model. Where it says nothing that can be
@@ -209,7 +231,7 @@ func ParseInfo(data []byte) (*Info, error) {
 	}
 	switch {
 	case i.API != APIVersion:
-		return nil, fmt.Errorf("%w: info: version %d, this program reads %d", ErrAnswer, i.API, APIVersion)
+		return nil, fmt.Errorf("%w: info: it speaks version %d, this program %d: install both of one release", ErrAnswer, i.API, APIVersion)
 	case i.Model == nil || i.Model.Layout == "":
 		return nil, fmt.Errorf("%w: info: no model", ErrAnswer)
 	}
@@ -219,6 +241,12 @@ func ParseInfo(data []byte) (*Info, error) {
 // Status is what the answer to an info call says of the decoder as a whole.
 type Status struct {
 	API int `json:"api"`
+
+	Plugin  string            `json:"plugin"`  // its version, for people
+	Decoder map[string]string `json:"decoder"` // versions of the decoder and what it is made of, for people
+
+	// Plans has for each path that takes prompts "", or why it cannot be planned.
+	Plans map[string]string `json:"plans"`
 
 	// Starting is what the decoder does before it can plan, for people; "" where it could,
 	// and from plug-ins that do not say.
@@ -252,7 +280,7 @@ func ParseStatus(data []byte) (*Status, error) {
 		return nil, fmt.Errorf("%w: info: %w", ErrAnswer, err)
 	}
 	if s.API != APIVersion || len(s.Models) > maxModels {
-		return nil, fmt.Errorf("%w: info: version %d, this program reads %d; %d models", ErrAnswer, s.API, APIVersion, len(s.Models))
+		return nil, fmt.Errorf("%w: info: it speaks version %d, this program %d (install both of one release), of %d models", ErrAnswer, s.API, APIVersion, len(s.Models))
 	}
 	s.Starting = clip(s.Starting)
 	return &s, nil

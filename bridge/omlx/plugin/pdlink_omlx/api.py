@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-import json
 import os
 from array import array
 from collections import OrderedDict
 from typing import Any
 
-from . import __version__, adopt, dryrun, facts, params, plan, rules, seam
+from . import __version__, adopt, dryrun, facts, jsontext, params, plan, rules, seam
 from .adopt import Outcome
 from .canary import Canaries, Native
 from .errors import Refusal
@@ -68,6 +67,7 @@ class Endpoints:
             "plugin": __version__,
             "decoder": _versions(),
             "plans": self._plannable(),
+            "starting": "",
             "models": [{"id": k, "loaded": getattr(e, "engine", None) is not None} for k, e in sorted(found.items())],
         }
         model = request.query_params.get("model")
@@ -76,12 +76,25 @@ class Endpoints:
             native = await self._canaries.get(live)
             out["model"] = self._model(live, native)
             out["model"]["facts"] = (await self._facts.get(live, native)).document
+        out["starting"] = self._starting()
         return out
+
+    def _starting(self) -> str:
+        """What the decoder does before it can plan, for people; empty where there is nothing to wait for."""
+        loading = [k for k, e in sorted(seam.entries(self._server).items()) if getattr(e, "is_loading", False) is True]
+        for what, models in (
+            ("is being loaded", loading),
+            ("makes a block to compare with", self._canaries.pending()),
+            ("is looked at", self._facts.pending()),
+        ):
+            if models:
+                return f"model {models[0][:200]} {what}"
+        return ""
 
     async def plan(self, request: Any) -> dict[str, Any]:
         """The blocks of a request's prompt."""
         path = request.query_params.get("path", "")
-        body = await _body(request)
+        body = await _body(request, params.MAX_BODY)
         tails = self._tails if request.query_params.get("tail") == "1" else None
         out = await plan.plan(self._server, self._canaries, self._ledger, path, body, request, tails)
         out["facts"] = (await self._learn(self._live(out["model"]))).name
@@ -89,7 +102,7 @@ class Endpoints:
 
     async def adopt(self, request: Any) -> dict[str, Any]:
         """Index blocks that lie in the store."""
-        call = _object(await _body(request))
+        call = _object(await _body(request, params.MAX_CALL))
         chain, first, tail = _hashes(call), _first(call), call.get("tail")
         last = _hash(tail) if tail is not None else None
         live = await seam.load(self._server, _text(call, "model"))
@@ -127,7 +140,7 @@ class Endpoints:
 
     async def evict(self, request: Any) -> dict[str, Any]:
         """Give blocks of ours back."""
-        call = _object(await _body(request))
+        call = _object(await _body(request, params.MAX_CALL))
         digests = _hashes(call)
         live = await seam.load(self._server, _text(call, "model"))
         loop = asyncio.get_running_loop()
@@ -208,20 +221,20 @@ def _versions() -> dict[str, str]:
     return out
 
 
-async def _body(request: Any) -> bytes:
-    """The request's body, within its limit."""
+async def _body(request: Any, limit: int) -> bytes:
+    """The request's body, of at most so many bytes."""
     out = bytearray()
     async for part in request.stream():
         out += part
-        if len(out) > params.MAX_BODY:
-            raise Refusal("too-large", f"the body has more than {params.MAX_BODY} bytes")
+        if len(out) > limit:
+            raise Refusal("too-large", f"the body has more than {limit} bytes")
     return bytes(out)
 
 
 def _object(body: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(body)
-    except (ValueError, RecursionError) as err:
+        found = jsontext.parse(body)
+    except ValueError as err:
         raise Refusal("bad-request", "the body is no JSON") from err
     if not isinstance(found, dict):
         raise Refusal("bad-request", "the body is no object")

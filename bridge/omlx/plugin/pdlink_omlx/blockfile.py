@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+import errno
 import math
 import os
+import stat
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from . import params
+from . import jsontext, params
 
 # Bytes of a value, of the types that block files may have.
 SIZES = {"BOOL": 1, "I8": 1, "U8": 1, "BF16": 2, "F16": 2, "I16": 2, "U16": 2, "F32": 4, "I32": 4, "U32": 4}
@@ -60,13 +63,33 @@ class Header:
         return list(found.items())
 
 
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """A regular file, open for reading: anybody who may write into a store can lay something else under a block's name.
+
+    A pipe is not waited for, and a link not followed. Raises Damaged for both, or OSError.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as err:
+        if err.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
+            raise Damaged("it is no regular file") from err
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise Damaged("it is no regular file")
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def read(path: Path) -> Header:
     """Read a file's header; every value must lie in the file, one tensor after the other and nothing behind the last.
 
     Raises Damaged, or OSError where the file cannot be read.
     """
-    with path.open("rb") as f:
-        return read_from(f.fileno())
+    with opened(path) as fd:
+        return read_from(fd)
 
 
 def read_from(fd: int, like: Header | None = None) -> Header:
@@ -85,7 +108,7 @@ def read_from(fd: int, like: Header | None = None) -> Header:
             meta = _alike(text, like)
             if meta is not None:
                 return Header(text, like.tensors, meta, 8 + length, size)
-        parsed = json.loads(text)
+        parsed = jsontext.parse(text)
     except ValueError as err:
         raise Damaged(f"the header is no JSON: {err}") from err
     return parse(text, parsed, 8 + length, size)
@@ -97,7 +120,7 @@ def _alike(text: str, like: Header) -> dict[str, str] | None:
     if at < 0 or text[: at + len(METADATA)] != like.text[: at + len(METADATA)]:
         return None
     try:
-        parsed = json.loads("{" + text[at:])
+        parsed = jsontext.parse("{" + text[at:])
     except ValueError:
         return None
     meta = parsed.pop("__metadata__")
@@ -129,7 +152,7 @@ def _tensor(name: str, entry: Any) -> Tensor:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
     except (TypeError, KeyError, ValueError) as err:
         raise Damaged(f"tensor {name} is not described") from err
-    numbers = [*shape, begin, end] if isinstance(shape, list) else [None]
+    numbers = [*shape, begin, end] if isinstance(shape, list) and len(shape) <= params.MAX_AXES else [None]
     described = isinstance(dtype, str) and dtype in SIZES
     if not described or not all(type(n) is int and 0 <= n < 1 << 48 for n in numbers):
         raise Damaged(f"tensor {name} is not described")

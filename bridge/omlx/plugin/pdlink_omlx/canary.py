@@ -44,6 +44,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class _Made:
+    model: str
     scheduler: weakref.ref[Any]
     result: asyncio.Future[Native | Failure]
     began: float
@@ -62,12 +63,16 @@ class Canaries:
             self._made = {k: v for k, v in self._made.items() if v.scheduler() is not None}
             loop = asyncio.get_running_loop()
             result = asyncio.ensure_future(loop.run_in_executor(live.executor, make, live))
-            made = _Made(weakref.ref(live.scheduler), result, time.monotonic())
+            made = _Made(live.model_id, weakref.ref(live.scheduler), result, time.monotonic())
             self._made[id(live.scheduler)] = made
         found = await asyncio.shield(made.result)
         if isinstance(found, Failure):
             raise Refusal(found.code, found.message)
         return found
+
+    def pending(self) -> list[str]:
+        """The loaded models whose native block is being made."""
+        return [m.model for m in self._made.values() if m.scheduler() is not None and not m.result.done()]
 
 
 def _stale(made: _Made) -> bool:

@@ -15,14 +15,13 @@ from __future__ import annotations
 import array
 import asyncio
 import inspect
-import json
 import types
 import typing
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import seam
+from . import jsontext, seam
 from .errors import Refusal
 
 GETTER = "get_engine_for_model"
@@ -84,8 +83,8 @@ async def prompt_of(server: Any, path: str, body: bytes, http_request: Any) -> P
 
 def _parsed(body: bytes) -> dict[str, Any]:
     try:
-        request = json.loads(body)
-    except (ValueError, RecursionError) as err:
+        request = jsontext.parse(body)
+    except ValueError as err:
         raise Refusal("unplannable", "the body is no JSON") from err
     if not isinstance(request, dict):
         raise Refusal("unplannable", "the body is no object")
@@ -153,7 +152,7 @@ def _arguments(function: types.FunctionType, request: dict[str, Any], http_reque
             models += 1
             try:
                 out[name] = validate(request)
-            except ValueError as err:  # pydantic's errors are ValueErrors
+            except (ValueError, RecursionError) as err:  # pydantic's errors are ValueErrors
                 raise Refusal("unplannable", "the decoder's request model refuses the body") from err
         elif isinstance(hint, type) and isinstance(http_request, hint):
             out[name] = http_request
@@ -176,9 +175,7 @@ def _copy(function: types.FunctionType, seen: Seen) -> Callable[..., Awaitable[A
         return stand_in(engine, seen)
 
     names = {**function.__globals__, GETTER: getter}
-    copy = types.FunctionType(
-        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
-    )
+    copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
 

@@ -50,6 +50,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class _Made:
+    model: str
     scheduler: weakref.ref[Any]
     result: asyncio.Task[Facts]
 
@@ -65,9 +66,13 @@ class Book:
         made = self._made.get(id(live.scheduler))
         if made is None or made.scheduler() is not live.scheduler or made.result.cancelled():
             self._made = {k: v for k, v in self._made.items() if v.scheduler() is not None}
-            made = _Made(weakref.ref(live.scheduler), asyncio.ensure_future(make(live, native)))
+            made = _Made(live.model_id, weakref.ref(live.scheduler), asyncio.ensure_future(make(live, native)))
             self._made[id(live.scheduler)] = made
         return await asyncio.shield(made.result)
+
+    def pending(self) -> list[str]:
+        """The loaded models whose document is being made."""
+        return [m.model for m in self._made.values() if m.scheduler() is not None and not m.result.done()]
 
 
 async def make(live: seam.Live, native: Native) -> Facts:

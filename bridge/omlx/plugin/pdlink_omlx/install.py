@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -49,22 +50,30 @@ def answering(endpoint: Endpoint, before: Callable[[], None]) -> Callable[[Any],
 
     `before` is called first, on the event loop.
     """
-    from fastapi.responses import JSONResponse
+    from fastapi.responses import Response
     from starlette.requests import Request
+
+    def answer(content: dict[str, Any], status: int = 200) -> Any:
+        # As ASCII: texts of the decoder and of files may have halves of characters, which UTF-8 cannot say.
+        text = json.dumps(content, allow_nan=False, separators=(",", ":"))
+        return Response(text, status, media_type="application/json")
+
+    def fault(code: str, message: str, status: int) -> Any:
+        return answer({"error": {"code": code, "message": message}}, status)
 
     async def handler(request: Any) -> Any:
         before()
         try:
-            return JSONResponse(await endpoint(request))
+            return answer(await endpoint(request))
         except Refusal as err:
-            return JSONResponse({"error": {"code": err.code, "message": err.message}}, err.status)
+            return fault(err.code, err.message, err.status)
         except Exception as err:
             status = getattr(err, "status_code", None)
             if isinstance(status, int):  # the decoder's own refusal, of a model for example
                 message = str(getattr(err, "detail", err))
-                return JSONResponse({"error": {"code": "decoder", "message": message[:500]}}, status)
+                return fault("decoder", message[:500], status)
             log.exception("pdlink-omlx: %s failed", getattr(endpoint, "__name__", "an endpoint"))
-            return JSONResponse({"error": {"code": "failed", "message": f"{type(err).__name__}: {err}"[:500]}}, 500)
+            return fault("failed", f"{type(err).__name__}: {err}"[:500], 500)
 
     handler.__annotations__["request"] = Request  # the framework reads it; this module's annotations are texts
     return handler

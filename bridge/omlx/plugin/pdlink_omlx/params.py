@@ -3,11 +3,20 @@
 # A body that is planned: a million tokens of text are about 5 MB, of JSON with escapes twice that.
 MAX_BODY = 64 << 20
 
+# A body of adopt or evict: as many hashes as a call may have are 1.1 MB, and a model's id is short.
+MAX_CALL = 2 << 20
+
 # Hashes of one call: the longest plan that the receiver takes.
 MAX_HASHES = 1 << 14
 
 # A block file's header: real ones have 65 KB.
 MAX_HEADER = 4 << 20
+
+# Axes of a tensor: real ones have four, and the product of very many takes hours.
+MAX_AXES = 8
+
+# Characters of why a file is refused: its names and texts are part of it, and a header may be one name.
+MAX_REASON = 300
 
 # Values looked at in each tensor of a block: windows at its begin, middle and end. A stale or half-written page shows
 # itself there; single bits are what the checksums on the way are for.
@@ -43,6 +52,9 @@ SCRATCH_BYTES = 4 << 30
 
 # Token ids of the canary stay below this: every vocabulary has them.
 CANARY_VOCABULARY = 61
+
+# What is read of the file that has the day's writes: a date and a number.
+MAX_WRITES_FILE = 4 << 10
 
 # Hashes remembered as ours, for evict; the oldest go first. 32 bytes each.
 MAX_OURS = 200_000

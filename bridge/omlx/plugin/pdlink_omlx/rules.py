@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from . import blockfile
+from . import blockfile, params
 from .canary import Native
 
 ROTATING = "RotatingKVCache"
@@ -22,9 +22,13 @@ FREE = ("block_hash", "created_at", "layer_meta_states")  # metadata that differ
 
 def fault(native: Native, path: Path, digest: bytes, index: int) -> str | None:
     """Why the file is not block `index` of a prompt with this hash; None when it is."""
+    why = _fault(native, path, digest, index)
+    return None if why is None else why[: params.MAX_REASON]  # names and texts of the file are in it
+
+
+def _fault(native: Native, path: Path, digest: bytes, index: int) -> str | None:
     try:
-        with path.open("rb") as f:
-            fd = f.fileno()
+        with blockfile.opened(path) as fd:
             header = blockfile.read_from(fd, native.header)
             return (
                 _identity(header, digest)
@@ -61,7 +65,7 @@ def _metadata(native: dict[str, str], meta: dict[str, str], index: int, tokens: 
         want = _metas(json.loads(native["layer_meta_states"]), index, tokens, _types(native))
         try:
             got = json.loads(meta["layer_meta_states"])
-        except ValueError:
+        except (ValueError, RecursionError):
             return "metadata layer_meta_states is no JSON"
         if got != want:
             return "metadata layer_meta_states belongs to another place in the prompt or to another model"

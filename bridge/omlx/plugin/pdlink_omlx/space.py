@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import params, seam
+from . import blockfile, jsontext, params, seam
 from .errors import Refusal
 
 
@@ -88,7 +88,9 @@ class Ledger:
                 with contextlib.suppress(OSError):
                     self._file.parent.mkdir(exist_ok=True)
                     temporary = self._file.with_suffix(f".{os.getpid()}.part")
-                    temporary.write_text(json.dumps({"day": self._day, "bytes": self._written}))
+                    temporary.unlink(missing_ok=True)
+                    with temporary.open("x") as f:  # neither a pipe nor a link that somebody laid there
+                        f.write(json.dumps({"day": self._day, "bytes": self._written}))
                     temporary.replace(self._file)
 
     @property
@@ -106,10 +108,11 @@ class Ledger:
     def _load(self) -> tuple[str, int]:
         today = _today()
         try:
-            found = json.loads(self._file.read_text())
+            with blockfile.opened(self._file) as fd:
+                found = jsontext.parse(os.pread(fd, params.MAX_WRITES_FILE, 0))
             if found["day"] == today:
                 return today, max(0, int(found["bytes"]))
-        except (OSError, ValueError, TypeError, KeyError):
+        except (blockfile.Damaged, OSError, ValueError, TypeError, KeyError, OverflowError):
             pass
         return today, 0
 

@@ -11,6 +11,7 @@ no more tails are asked for.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import inspect
@@ -34,6 +35,9 @@ SALT = ("omlx-tail-v1",)
 # Fields of the decoder's request that are read and set.
 FIELDS = ("prompt_token_ids", "prompt_cache", "cached_tokens", "remaining_tokens")
 
+# Attributes of a layer's cache that are read, set and called.
+CACHE = ("offset", "keys", "values", "update_and_fetch")
+
 MARK = "_pdlink_tails"
 
 log = logging.getLogger("pdlink_omlx")
@@ -49,14 +53,15 @@ class Tail:
     tokens: int
     prompt: bytes  # sha256 of the ids before the prompt's last one
     until: float = 0.0
-    rows: list[tuple[Any, Any]] = field(default_factory=list)  # by layer; empty while they have not come
+    rows: list[tuple[Any, Any]] = field(default_factory=list)  # by layer; empty while they have not come, set once
+    reading: threading.Lock = field(default_factory=threading.Lock)  # held by whoever reads its file
 
 
 class Tails:
     """Tails that are planned or here. It may be used by several threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the two below
+        self._lock = threading.Lock()  # guards the two below, and `until` and `rows` of the tails; taken last
         self._kept: OrderedDict[bytes, Tail] = OrderedDict()
         self._off = ""
 
@@ -75,59 +80,78 @@ class Tails:
         digest = seam.hasher(live)(chain[-1], ids[start:-1], extra_keys=SALT, model_name=live.hash_model)
         tail = Tail(bytes(digest), live.hash_model, start, tokens, _name(ids[:-1]))
         with self._lock:
-            known = self._kept.get(tail.digest)
-            if known is None or not known.rows:
-                self._kept[tail.digest] = tail
+            tail = self._kept.setdefault(tail.digest, tail)  # one that is known may be being read
             self._fresh(tail.digest, params.RESERVATION_SECONDS)
         return tail
 
     def load(self, live: seam.Live, native: Native, digest: bytes) -> tuple[int, str]:
         """Take a tail's rows out of its file, which is removed: how many tokens they are, or why they are no use.
 
-        For an ordinary thread; waits for the decoder's executor.
+        For an ordinary thread; waits for the decoder's executor, and for another call that reads the same file.
         """
         with self._lock:
             tail = self._kept.get(digest)
         if tail is None:
             return 0, "the decoder was asked for no plan with this tail since its start, or long ago"
-        if not tail.rows:
-            path = live.path(digest)
-            why = rules.fault(native, path, digest, tail.start // live.block_tokens)
-            if why is not None:
-                return 0, why
-            tail.rows = live.executor.submit(_rows, live, path, tail.tokens).result()
-            adopt.in_the_way(live, digest, "it is no block")
+        with tail.reading:
+            why = self._read(live, native, tail)
+        if why is not None:
+            return 0, why
         with self._lock:
+            if self._kept.get(digest) is not tail:
+                return 0, self._off or "too many other tails came meanwhile"
             self._fresh(digest, params.TAIL_SECONDS)
         return tail.tokens, ""
 
+    def _read(self, live: seam.Live, native: Native, tail: Tail) -> str | None:
+        """Read a tail's file unless its rows are here; why it is no use, or None. The tail's `reading` is held."""
+        with self._lock:
+            if tail.rows:
+                return None
+        path = live.path(tail.digest)
+        why = rules.fault(native, path, tail.digest, tail.start // live.block_tokens)
+        if why is not None:
+            return why
+        rows = live.executor.submit(_rows, live, path, tail.tokens).result()
+        with self._lock:
+            tail.rows = rows
+        adopt.in_the_way(live, tail.digest, "it is no block")
+        return None
+
     def complete(self, live: seam.Live, request: Any) -> bool:
         """Append a tail's rows to the cache of a request that was just added. For the decoder's executor."""
-        tail = self._of(live.hash_model, request)
+        tail = self._found(live, request)
         if tail is None:
             return False
-        caches = request.prompt_cache
-        why = _unlike(caches, request, tail)
-        if why:
-            self._switch_off(why)
-            return False
+        remaining, end = request.remaining_tokens, tail.start + tail.tokens
         try:
             with stream(live):
-                for cache, (keys, values) in zip(caches, tail.rows, strict=True):
+                for cache, (keys, values) in zip(request.prompt_cache, tail.rows, strict=True):
                     cache.update_and_fetch(keys, values)
-                wrong = [c.offset for c in caches if c.offset != tail.start + tail.tokens]
+                wrong = [c.offset for c in request.prompt_cache if c.offset != end]
+            if not wrong:
+                request.cached_tokens, request.remaining_tokens = end, request.prompt_token_ids[-1:]
         except Exception as err:
             wrong = [f"{type(err).__name__}: {err}"]
         if wrong:
-            for cache in caches:
-                cache.offset = tail.start
             self._switch_off(f"rows could not be appended: {wrong[0]}")
+            _as_before(request, tail, remaining)
             return False
-        request.cached_tokens = tail.start + tail.tokens
-        request.remaining_tokens = request.prompt_token_ids[-1:]
         with self._lock:
             self._fresh(tail.digest, params.TAIL_SECONDS)
         return True
+
+    def _found(self, live: seam.Live, request: Any) -> Tail | None:
+        """The tail of a request to which it can be appended; where that is not so, there are no tails any more."""
+        try:
+            tail = self._of(live.hash_model, request)
+            why = "" if tail is None else _unlike(request.prompt_cache, request, tail)
+        except Exception as err:  # none of what is looked at has to be there
+            why = f"a request cannot be looked at: {type(err).__name__}: {err}"
+        if not why:
+            return tail
+        self._switch_off(why)
+        return None
 
     def _of(self, model: str, request: Any) -> Tail | None:
         """The tail of a request whose blocks were found, if it is here."""
@@ -139,8 +163,9 @@ class Tails:
         here = [t for t in here if t.start + t.tokens + 1 == len(ids)]
         found = _name(ids[:-1]) if here else b""
         cached = getattr(request, "cached_tokens", None)
-        other = getattr(request, "vlm_inputs_embeds", None), getattr(request, "specprefill_indices", None)
-        return next((t for t in here if t.prompt == found and t.start == cached and other == (None, None)), None)
+        if any(getattr(request, name, None) is not None for name in ("vlm_inputs_embeds", "specprefill_indices")):
+            return None
+        return next((t for t in here if t.prompt == found and t.start == cached), None)
 
     def _can(self, live: seam.Live, native: Native) -> bool:
         """Whether the decoder and the model are as they are known here; then requests are looked at from now on."""
@@ -188,10 +213,12 @@ def _moved(live: seam.Live) -> str:
         return f"the decoder's request has no {missing[0]}"
     if "extra_keys" not in inspect.signature(seam.hasher(live)).parameters:
         return "the decoder's hash takes no extra keys"
-    cache = getattr(importlib.import_module("mlx_lm.models.cache"), "KVCache", None)
-    if not callable(getattr(cache, "update_and_fetch", None)):
-        return "KVCache has no update_and_fetch"
-    return ""
+    try:
+        one = importlib.import_module("mlx_lm.models.cache").KVCache()
+        missing = [name for name in CACHE if not hasattr(one, name)]
+    except Exception as err:
+        return f"KVCache cannot be made: {type(err).__name__}: {err}"
+    return f"KVCache has no {missing[0]}" if missing else ""
 
 
 def _watch(live: seam.Live, tails: Tails) -> str:
@@ -231,6 +258,16 @@ def _unlike(caches: Any, request: Any, tail: Tail) -> str:
             if have.dtype != come.dtype or shapes[0] != shapes[1]:
                 return f"a layer's cache has {have.dtype} {list(have.shape)}, the rows {come.dtype} {list(come.shape)}"
     return ""
+
+
+def _as_before(request: Any, tail: Tail, remaining: Any) -> None:
+    """Take back what was done to a request before its rows could not be appended."""
+    for cache in request.prompt_cache:
+        with contextlib.suppress(Exception):
+            cache.offset = tail.start
+    for name, value in (("cached_tokens", tail.start), ("remaining_tokens", remaining)):
+        with contextlib.suppress(Exception):
+            setattr(request, name, value)
 
 
 def _rows(live: seam.Live, path: Any, tokens: int) -> list[tuple[Any, Any]]:

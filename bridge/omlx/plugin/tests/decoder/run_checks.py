@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -106,13 +107,16 @@ def check_main(checks: Checks, s: Setting) -> None:
             checks.want(f"{path} with a wrong key", server.call(f"/pdlink/v1/{path}", body, key="open")[0], 401)
         status, info = server.call("/pdlink/v1/info")
         checks.want("info: paths that cannot be planned", [p for p, why in info["plans"].items() if why], [])
-        status, plan = server.plan(PATH, s.request)
+        plan, said = watched(server, PATH, s.request)
+        checks.want("info while it starts: it says so", sorted(said - {""}) != [], True)
+        print(f"note info while it starts: {sorted(said)}", flush=True)
         found = (plan["tokens"], plan["blocks"], plan["present"])
         checks.want("plan: tokens, blocks, present", found, (len(s.ids), s.blocks, 0))
         packed = struct.pack(f"<{s.whole}I", *s.ids[: s.whole])
         checks.want("plan: ids", base64.b64decode(plan["ids"]) == packed, True)
         status, info = server.call("/pdlink/v1/info?model=tiny-qwen3")
         checks.want("info: layout is the plan's", info["model"]["layout"], plan["layout"])
+        checks.want("info behind it: starting", info["starting"], "")
         other_paths(checks, s, server)
         report = s.replay(plan, info, s.work / "store")
         checks.want("replay verdict, blocks", (report["verdict"], report["blocks"]), ("complete", s.blocks))
@@ -130,6 +134,17 @@ def check_main(checks: Checks, s: Setting) -> None:
         cost(checks, s, server)
         checks.want("plans hold no model: unload", server.call("/v1/models/tiny-qwen3/unload", {})[0], 200)
         checks.want("plan loads it again: present", server.plan(PATH, s.request)[1]["present"], s.blocks - 1)
+
+
+def watched(server: Server, path: str, body: Any) -> tuple[dict[str, Any], set[str]]:
+    """A plan, and all that info says meanwhile of what the decoder does before it can make one."""
+    said: set[str] = set()
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(server.plan, path, body)
+        while not call.done():
+            said.add(server.call("/pdlink/v1/info")[1]["starting"])
+            time.sleep(0.01)
+        return call.result()[1], said
 
 
 def cost(checks: Checks, s: Setting, server: Server) -> None:
@@ -213,9 +228,16 @@ def bad_blocks(checks: Checks, server: Server, plan: dict[str, Any], store: Path
     def model(h: dict[str, Any]) -> None:
         h["__metadata__"]["model_name"] = "other"
 
+    def half(h: dict[str, Any]) -> None:
+        h["__metadata__"]["half a character \ud800"] = "1"
+
+    nested = b'{"__metadata__":' * 100_000
+
     variants = {
         "wrong shape": header(shape),
         "another model": header(model),
+        "half a character": header(half),
+        "nested deeply": struct.pack("<Q", len(nested)) + nested + good[8 + length :],
         "values not finite": good[:-4096] + b"\xff\x7f" * 2048,
         "cut short": good[:-1],
     }

@@ -434,6 +434,3 @@ def modules() -> dict[str, Any]:
     cache.make_prompt_cache = lambda _: [KVCache() for _ in range(LAYERS)]  # type: ignore[attr-defined]
     names = {"mlx": types.ModuleType("mlx"), "mlx.core": core, "mlx_lm": types.ModuleType("mlx_lm")}
     return {**names, "mlx_lm.models": types.ModuleType("mlx_lm.models"), "mlx_lm.models.cache": cache}
-
-
-

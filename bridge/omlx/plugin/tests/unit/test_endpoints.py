@@ -163,9 +163,7 @@ def test_adopt_refuses(server: fakes.Server, endpoints: Endpoints, name: str, ch
     assert not manager(server)._get_file_path(CHAIN[0]).exists()
 
 
-def test_the_decoders_own_rule(
-    server: fakes.Server, endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_decoders_own_rule(server: fakes.Server, endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     manager(server).put(CHAIN[0], fakes.block(CHAIN[0]))
     monkeypatch.setattr(fakes.Manager, "_is_compatible_block", lambda *_: False)
     assert "incompatible" in adopt(endpoints, CHAIN[:1])["reason"]
@@ -276,9 +274,18 @@ def test_evict(server: fakes.Server, endpoints: Endpoints) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"[]", b"{}", b'{"model":"tiny"}', b'{"model":"tiny","hashes":["ab"]}', b'{"model":1,"hashes":[]}',
-             b'{"model":"tiny","hashes":["' + b"AB" * 32 + b'"]}', b'{"model":"tiny","hashes":[3]}',
-             b'{"model":"tiny","hashes":["' + b"ab" * 32 + b'","' + b"ab" * 32 + b'"]}'],
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"model":"tiny"}',
+        b'{"model":"tiny","hashes":["ab"]}',
+        b'{"model":1,"hashes":[]}',
+        b'{"model":"tiny","hashes":["' + b"AB" * 32 + b'"]}',
+        b'{"model":"tiny","hashes":[3]}',
+        b'{"model":"tiny","hashes":["' + b"ab" * 32 + b'","' + b"ab" * 32 + b'"]}',
+    ],
 )
 def test_bad_calls(endpoints: Endpoints, body: bytes) -> None:
     for run in (endpoints.adopt, endpoints.evict):
@@ -328,9 +335,7 @@ def test_something_moved(server: fakes.Server, endpoints: Endpoints, path: str, 
     assert server.engine._engine.generated == []
 
 
-def test_canaries_are_made_ahead(
-    server: fakes.Server, endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_canaries_are_made_ahead(server: fakes.Server, endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(params, "WATCH_SECONDS", 0.01)
     made: list[int] = []
     real = fakes.Prefix.store_cache

@@ -124,7 +124,8 @@ def test_metadata(tmp_path: Path) -> None:
 
 def test_unreadable(tmp_path: Path) -> None:
     assert rules.fault(native("kv-3"), tmp_path / "none", DIGEST, 0) == "there is no such file"
-    assert "cannot be read" in str(rules.fault(native("kv-3"), tmp_path, DIGEST, 0))
+    assert rules.fault(native("kv-3"), tmp_path, DIGEST, 0) == "it is no regular file"
+    assert "cannot be read" in str(rules.fault(native("kv-3"), tmp_path / ("n" * 300), DIGEST, 0))
 
 
 @pytest.mark.parametrize(
@@ -138,6 +139,7 @@ def test_unreadable(tmp_path: Path) -> None:
         {"dtype": "F32", "shape": [True], "data_offsets": [0, 4]},
         {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]},
         {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [1] * 9, "data_offsets": [0, 4]},
         {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]},
         {"dtype": "F32", "shape": [1], "data_offsets": [0, "4"]},
         {"dtype": ["F32"], "shape": [1], "data_offsets": [0, 4]},

@@ -38,7 +38,7 @@ def site(tmp_path: Path) -> Path:
     (package / "cli.py").write_text("import sys\ndef main():\n    print('decoder', sys.argv)\n    return 3\n")
     for name, text in (
         ("fastapi/__init__.py", "class Depends:\n    def __init__(self, f): self.f = f\n"),
-        ("fastapi/responses.py", "class JSONResponse: pass\n"),
+        ("fastapi/responses.py", "class Response: pass\n"),
         ("starlette/__init__.py", ""),
         ("starlette/requests.py", "class Request: pass\n"),
     ):
@@ -126,7 +126,12 @@ def test_no_decoder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def answer(run: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, int]:
     """What a handler answers, through a stand-in for the framework's answer class."""
     responses = types.ModuleType("fastapi.responses")
-    responses.JSONResponse = lambda content, status_code=200: (content, status_code)  # type: ignore[attr-defined]
+
+    def response(content: str, status_code: int, media_type: str) -> tuple[Any, int]:
+        assert media_type == "application/json"
+        return json.loads(content.encode("utf-8")), status_code  # what cannot be encoded does not leave
+
+    responses.Response = response  # type: ignore[attr-defined]
     requests = types.ModuleType("starlette.requests")
     requests.Request = fakes.Request  # type: ignore[attr-defined]
     for name, module in (("fastapi", types.ModuleType("fastapi")), ("fastapi.responses", responses)):
@@ -155,6 +160,33 @@ def test_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert answer(refuses, monkeypatch) == ({"error": {"code": "space", "message": "no room"}}, 507)
     assert answer(decoder, monkeypatch) == ({"error": {"code": "decoder", "message": "no such model"}}, 404)
     assert answer(breaks, monkeypatch) == ({"error": {"code": "failed", "message": "KeyError: 'x'"}}, 500)
+
+
+def test_answers_with_halves_of_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """UTF-8 cannot say them; the answer leaves all the same, with its status."""
+    half = "a \ud800 b"
+
+    async def good(_: Any) -> dict[str, Any]:
+        return {"refused": {"00": half}}
+
+    async def refuses(_: Any) -> dict[str, Any]:
+        raise Refusal("conflict", half)
+
+    async def decoder(_: Any) -> dict[str, Any]:
+        raise fakes.HTTPError(400, half)
+
+    async def breaks(_: Any) -> dict[str, Any]:
+        raise RuntimeError(half)
+
+    async def no_number(_: Any) -> dict[str, Any]:
+        return {"a": float("nan")}
+
+    assert answer(good, monkeypatch) == ({"refused": {"00": half}}, 200)
+    for run, code, status in ((refuses, "conflict", 409), (decoder, "decoder", 400), (breaks, "failed", 500)):
+        found, got = answer(run, monkeypatch)
+        assert (found["error"]["code"], got) == (code, status) and half in found["error"]["message"]
+    found, got = answer(no_number, monkeypatch)
+    assert (found["error"]["code"], got) == ("failed", 500)
 
 
 def test_handlers_that_moved(server: fakes.Server) -> None:

@@ -7,7 +7,10 @@ import dataclasses
 import json
 import struct
 import sys
+import threading
 import time
+import types
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +171,9 @@ def test_files_that_are_no_tails(server: fakes.Server, endpoints: Endpoints) -> 
     assert got["blocks"] == 4 and "tail" not in got, "not without the blocks before it"
 
 
-@pytest.mark.parametrize("change", ["class", "offset", "width", "dtype", "layers", "raises", "forgets"])
+@pytest.mark.parametrize(
+    "change", ["class", "offset", "width", "dtype", "layers", "raises", "forgets", "empty", "flat"]
+)
 def test_a_cache_that_moved(
     server: fakes.Server, endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
@@ -190,6 +195,10 @@ def test_a_cache_that_moved(
         caches.pop()
     elif change == "raises":
         last.update_and_fetch = None  # type: ignore[assignment,method-assign]
+    elif change == "empty":
+        last.keys = last.values = None
+    elif change == "flat":
+        last.keys = last.values = np.ones((20, 2), np.float32)
     else:
         last.update_and_fetch = lambda *_: None  # type: ignore[assignment,method-assign]
     before = [c.offset for c in caches]
@@ -201,6 +210,115 @@ def test_a_cache_that_moved(
     assert endpoints._tails.off
     scheduler(server).paged_ssd_cache_manager.delete_block(CHAIN[0])
     assert "tail" not in plan(endpoints, tail="1")
+
+
+class Stubborn(Request):
+    """A request that does not take what is left of it."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "remaining_tokens" and value == IDS[23:]:
+            raise AttributeError(name)
+        super().__setattr__(name, value)
+
+
+def test_a_request_that_moved(
+    server: fakes.Server, endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It goes on as it was, one line is logged, and no tail is planned any more."""
+    plan(endpoints, tail="1")
+    put(server)
+    live = seam.live_of(server.engine, fakes.MODEL)
+
+    def caches() -> list[Any]:
+        return [KVCache() for _ in range(fakes.LAYERS)]
+
+    nameless = types.SimpleNamespace(prompt_token_ids=list(IDS), cached_tokens=20)
+    for request in (
+        Stubborn(list(IDS), caches(), 20, IDS[20:]),
+        Request(list(IDS), caches(), 20, 4),  # type: ignore[arg-type]
+        Request([*IDS[:-2], "x", 1], caches(), 20, IDS[20:]),  # type: ignore[list-item]
+        nameless,
+    ):
+        caplog.clear()
+        endpoints._tails._off = ""
+        plan(endpoints, tail="1")
+        put(server)
+        assert adopt(endpoints)["tail"] == 3
+        before = dict(vars(request))
+        assert not endpoints._tails.complete(live, request)
+        assert endpoints._tails.off and len(caplog.records) == 1 and caplog.records[0].exc_info is None
+        assert vars(request) == before and all(c.offset == 20 for c in before.get("prompt_cache", []))
+        for digest in CHAIN:
+            scheduler(server).paged_ssd_cache_manager.delete_block(digest)
+        assert "tail" not in plan(endpoints, tail="1")
+
+
+@pytest.mark.parametrize("gone", ["offset", "keys", "values", "update_and_fetch", "made"])
+def test_a_kind_of_cache_that_moved(
+    server: fakes.Server, endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    """It is seen before any tail is asked for."""
+    names = [n for n in ("offset", "keys", "values", "update_and_fetch") if n != gone]
+    kind = type("KVCache", (), dict.fromkeys(names, 0))
+    if gone == "made":
+        kind.__init__ = lambda self, size: None  # type: ignore[method-assign,misc,assignment]
+    monkeypatch.setattr(sys.modules["mlx_lm.models.cache"], "KVCache", kind, raising=False)
+    assert "tail" not in plan(endpoints, tail="1")
+    assert gone in endpoints._tails.off
+
+
+def test_a_tail_that_two_take(server: fakes.Server, endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file is read once; the second caller has the rows too. A plan meanwhile does not lose them."""
+    got = plan(endpoints, tail="1")
+    put(server)
+    live = seam.live_of(server.engine, fakes.MODEL)
+    native = asyncio.run(endpoints._canaries.get(live))
+    tails, looked, reads, real = endpoints._tails, threading.Event(), [], tail._rows
+    monkeypatch.setattr(scheduler(server).paged_ssd_cache_manager, "has_block", lambda _: False)
+
+    def rows(*args: Any) -> Any:
+        reads.append(1)
+        looked.set()
+        again = tails.plan(live, native, list(IDS), CHAIN)
+        assert again is not None and again.digest == DIGEST
+        looks.wait(0.2)
+        return real(*args)
+
+    looks = threading.Event()
+    fault = tail.rules.fault
+
+    def counted(*args: Any) -> Any:
+        if looked.is_set():
+            looks.set()
+        return fault(*args)
+
+    monkeypatch.setattr(tail, "_rows", rows)
+    monkeypatch.setattr(tail.rules, "fault", counted)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(tails.load, live, native, DIGEST)
+        assert looked.wait(60)
+        second = pool.submit(tails.load, live, native, DIGEST)
+        assert first.result(60) == second.result(60) == (3, "")
+    assert reads == [1] and not looks.is_set() and got["tail"]["tokens"] == 3
+    request = ask(server)
+    assert (request.cached_tokens, request.remaining_tokens) == (23, IDS[23:])
+
+
+def test_a_tail_that_is_forgotten_while_it_is_read(
+    server: fakes.Server, endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is promised of it."""
+    plan(endpoints, tail="1")
+    put(server)
+    real = tail._rows
+
+    def rows(*args: Any) -> Any:
+        endpoints._tails._switch_off("another request was odd")
+        return real(*args)
+
+    monkeypatch.setattr(tail, "_rows", rows)
+    got = adopt(endpoints)
+    assert (got["blocks"], got["tail"]) == (5, 0) and "another request was odd" in got["reason"]
 
 
 def test_what_has_to_be_there(server: fakes.Server, endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,9 +333,7 @@ def test_a_scheduler_that_moved(tmp_path: Path) -> None:
     assert got["blocks"] == 5 and "tail" not in got and endpoints._tails.off
 
 
-def test_tails_are_forgotten(
-    server: fakes.Server, endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tails_are_forgotten(server: fakes.Server, endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     plan(endpoints, tail="1")
     put(server)
     adopt(endpoints)
