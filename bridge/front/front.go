@@ -282,10 +282,8 @@ func (f *Front) consider(a *alive, r *http.Request, rec *Record, body []byte) bo
 
 // streams reports whether a request wants its answer as a stream.
 func streams(body []byte) bool {
-	var v struct {
-		Stream bool `json:"stream"`
-	}
-	return json.Unmarshal(body, &v) == nil && v.Stream
+	var v map[string]json.RawMessage // a struct's fields would take names in other cases too
+	return json.Unmarshal(body, &v) == nil && string(v["stream"]) == "true"
 }
 
 // bridge has a plan's blocks put into the decoder's store. It fills the record in,

@@ -99,3 +99,25 @@ func TestKeptAliveIsNotEncoded(t *testing.T) {
 		t.Errorf("the decoder was asked for %q", got)
 	}
 }
+
+// TestStreamsAsTheDecoderReads: names are exact, as in the decoder, and the last of
+// several counts.
+func TestStreamsAsTheDecoderReads(t *testing.T) {
+	for body, want := range map[string]bool{
+		`{"stream":true}`:                 true,
+		`{"stream": true ,"x":1}`:         true,
+		`{"stream":false}`:                false,
+		`{"stream":false,"Stream":true}`:  false,
+		`{"ſtream":true}`:                 false,
+		`{"stream":"true"}`:               false,
+		`{"stream":false,"stream":true}`:  true,
+		`{"messages":[{"stream":true}]}`:  false,
+		`[true]`:                          false,
+		`{"stream":true`:                  false,
+		`{"stream":true,"messages":null}`: true,
+	} {
+		if got := streams([]byte(body)); got != want {
+			t.Errorf("%s: %v, want %v", body, got, want)
+		}
+	}
+}

@@ -80,6 +80,14 @@ const (
 	// it pass is not asked again.
 	adoptTimeout = 30 * time.Second
 
+	// maxIdle is how many connections to the decoder are kept: as many as clients
+	// stream at a time, so that none is made anew for each request.
+	maxIdle = 256
+
+	// maxIdleTime is how long an idle one is kept: the decoder's server closes it after
+	// 5 s, and a request that it crosses with cannot be sent again.
+	maxIdleTime = 4 * time.Second
+
 	// closeAdopt is how long a front that is closed waits for adoptions that run: one takes
 	// milliseconds, and whoever stops the process kills it after ten seconds or so.
 	closeAdopt = 2 * time.Second

@@ -105,13 +105,10 @@ func newTransport(base *http.Transport) *http.Transport {
 	t.DisableCompression = true
 	t.MaxIdleConnsPerHost = maxIdle
 	t.MaxIdleConns = 0
+	t.IdleConnTimeout = maxIdleTime
 	t.ForceAttemptHTTP2 = false
 	return t
 }
-
-// maxIdle is how many connections to the decoder are kept: as many as clients
-// stream at a time, so that none is made anew for each request.
-const maxIdle = 256
 
 // buffers is a pool of what answers are copied with.
 type buffers struct{ pool sync.Pool }

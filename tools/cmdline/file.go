@@ -21,12 +21,14 @@ type file struct {
 	path   string
 	text   string
 	tables map[string]any
+	reader string // the table of the command that reads it
 }
 
-// load reads the file and checks it against the commands of root. Without a file the
-// result is empty.
-func (s Settings) load(root *cobra.Command) (*file, error) {
-	f := &file{path: s.Path}
+// load reads the file for a command and checks it against all commands. Without a file
+// the result is empty.
+func (s Settings) load(c *cobra.Command) (*file, error) {
+	root := c.Root()
+	f := &file{path: s.Path, reader: strings.Join(wordsOf(c), ".")}
 	if s.Path == "" {
 		return f, nil
 	}
@@ -35,6 +37,9 @@ func (s Settings) load(root *cobra.Command) (*file, error) {
 		return f, nil
 	}
 	if err != nil {
+		if s.Named != "" {
+			err = fmt.Errorf("%s: %w", s.Named, err)
+		}
 		return nil, fmt.Errorf("settings: %w", err)
 	}
 	f.text = string(b)
@@ -102,16 +107,44 @@ func (f *file) check(c *cobra.Command, at []string, table map[string]any) (errs 
 		case isTables(value) && c == c.Root():
 			bad("unknown table [[%s]]%s", name, Meant(Nearest(key, commands)))
 		case slices.Contains(flags, key):
-			if err := try(c.Flag(key), value); err != nil {
+			if below := tablesWith(c, at, key); c.HasSubCommands() {
+				bad("%s has no effect in [%s], which is no command: put it into %s", key, name[:len(name)-len(key)-1], strings.Join(below, ", "))
+			} else if err := try(c.Flag(key), value); err != nil {
 				bad("%v", err)
 			}
 		case c == c.Root():
-			bad("%s stands before the first table: put it into that of its command, [%s] for example", key, strings.Join(commands[:min(1, len(commands))], ""))
+			bad("%s stands before the first table: put it into that of its command, %s", key, f.home(c, key))
 		default:
 			bad("unknown setting %s of [%s]%s", key, strings.Join(at, "."), Meant(Nearest(key, flags)))
 		}
 	}
 	return errs
+}
+
+// home names the tables that a setting could be of.
+func (f *file) home(root *cobra.Command, key string) string {
+	tables := tablesWith(root, nil, key)
+	if len(tables) == 0 {
+		tables = []string{"[" + f.reader + "]"}
+	}
+	return strings.Join(tables, " or ")
+}
+
+// tablesWith are the tables of the commands below c, whose own table is at, that have a
+// flag.
+func tablesWith(c *cobra.Command, at []string, key string) (tables []string) {
+	_, commands := names(c)
+	for _, sub := range c.Commands() {
+		if !slices.Contains(commands, sub.Name()) {
+			continue
+		}
+		of := append(slices.Clone(at), sub.Name())
+		if flags, _ := names(sub); !sub.HasSubCommands() && slices.Contains(flags, key) {
+			tables = append(tables, "["+strings.Join(of, ".")+"]")
+		}
+		tables = append(tables, tablesWith(sub, of, key)...)
+	}
+	return tables
 }
 
 // isTables reports a list of tables, which "[[name]]" makes.

@@ -52,6 +52,10 @@ type Settings struct {
 	Path     string
 	Required bool
 
+	// Named is what named the file, "$PDLINK_CONFIG" for example, for messages.
+	// Empty: they do not say.
+	Named string
+
 	// Trust, when set, looks at the file that was opened and refuses one that
 	// somebody else could have written.
 	Trust func(*os.File) error
@@ -76,6 +80,15 @@ func As(c *cobra.Command, command string) {
 		c.Annotations = map[string]string{}
 	}
 	c.Annotations[asNote] = command
+}
+
+// Lend gives c the flags of another command, with their values, but for some by name.
+func Lend(c, from *cobra.Command, but ...string) {
+	from.Flags().VisitAll(func(f *pflag.Flag) {
+		if !slices.Contains(but, f.Name) {
+			c.Flags().AddFlag(f)
+		}
+	})
 }
 
 // wordsOf are the words of the command whose settings c has.
@@ -131,7 +144,7 @@ func (s Settings) apply(c *cobra.Command) (*file, error) {
 	if err := errors.Join(applyLine(c), s.applyEnv(c)); err != nil {
 		return nil, err
 	}
-	file, err := s.load(c.Root())
+	file, err := s.load(c)
 	if err != nil {
 		return nil, err
 	}

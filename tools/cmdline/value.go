@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pelletier/go-toml/v2"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -30,7 +31,7 @@ func wanted(f *pflag.Flag) (what, example string) {
 		return "a number without a unit", numberOf(f, "1500.0")
 	case "duration":
 		return "a time with its unit, in quotes", timeOf(f)
-	case "uintSlice":
+	case "uintSlice", "intSlice":
 		return "a list of whole numbers", "[1000, 1001]"
 	case "stringArray", "stringSlice":
 		return "a list of texts in quotes", `["a", "b"]`
@@ -115,6 +116,43 @@ func texts(value any) ([]string, error) {
 	return nil, errors.New("want a text in quotes, a number, true, false, or a list of these")
 }
 
+// fits reports whether a value is of the kind that a file has for a flag: numbers and
+// truths without quotes, texts and times in them.
+func fits(f *pflag.Flag, value any) bool {
+	if list, ok := value.([]any); ok {
+		return !slices.ContainsFunc(list, func(x any) bool { return !fits(f, x) })
+	}
+	switch value.(type) {
+	case bool:
+		return f.Value.Type() == "bool"
+	case int64:
+		return slices.Contains([]string{"int", "uint64", "float64", "uintSlice", "intSlice"}, f.Value.Type())
+	case float64:
+		return f.Value.Type() == "float64"
+	case string:
+		what, _ := wanted(f)
+		return strings.Contains(what, "quotes")
+	}
+	return false
+}
+
+// rewritten is a value of another kind as the file should have it, if that is what was
+// meant; "": it cannot be.
+func rewritten(f *pflag.Flag, values []string) string {
+	if len(values) != 1 || f.Value.Type() == "duration" && values[0] != "0" {
+		return ""
+	}
+	switch what, _ := wanted(f); {
+	case f.Value.Type() == "duration":
+		return `"0s"`
+	case strings.HasPrefix(what, "a list of texts"):
+		return "[" + quotedValue(values[0]) + "]"
+	case strings.Contains(what, "quotes"):
+		return quotedValue(values[0])
+	}
+	return values[0]
+}
+
 // try reports what is wrong with a value of the file for a flag, and gives the flag
 // nothing: values count only where they have an effect, and are right everywhere.
 func try(f *pflag.Flag, value any) error {
@@ -140,6 +178,12 @@ func try(f *pflag.Flag, value any) error {
 	}
 	f.Changed = changed
 	if err != nil {
+		return mistake(f, shown(value))
+	}
+	if right := rewritten(f, values); !fits(f, value) && right != "" {
+		what, _ := wanted(f)
+		return fmt.Errorf("%s = %s: want %s: %s = %s", f.Name, shown(value), what, f.Name, right)
+	} else if !fits(f, value) {
 		return mistake(f, shown(value))
 	}
 	_, err = expand(f, values[0])
@@ -203,6 +247,10 @@ func (f *file) broken(root *cobra.Command, row int) string {
 	flag := c.Flag(key)
 	if !ok || flag == nil || len(rest) > 0 || n != row {
 		return ""
+	}
+	var parsed map[string]any
+	if toml.Unmarshal([]byte("x = "+value), &parsed) == nil && try(flag, parsed["x"]) == nil {
+		return "" // the value is right, and something else is wrong: the key is there twice
 	}
 	what, example := wanted(flag)
 	switch low := strings.ToLower(value); {

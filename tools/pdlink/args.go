@@ -36,10 +36,22 @@ func (g given) oneOf(flags, what []string) error {
 	}
 	want := "give one of " + strings.Join(what, ", ")
 	if len(there) > 1 {
-		want = strings.Join(there, " and ") + " exclude each other: " + want
+		return errors.New(strings.Join(there, " and ") + " exclude each other: " + want)
 	}
-	return errors.New(want)
+	return missingError(want)
 }
+
+// missingError is the error of a flag that must be there and is nowhere; it says which.
+type missingError string
+
+// Error implements error.
+func (e missingError) Error() string { return string(e) }
+
+// Is implements errors.Is: it is errMissing.
+func (missingError) Is(target error) bool { return target == errMissing }
+
+// errMissing is every missingError.
+var errMissing = errors.New("a flag is missing")
 
 // filled refuses flags that are there without a value: an unset variable of a
 // script, most often.

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,7 +47,10 @@ What the file says of a flag that has no effect with the rest of a command line,
 that the command line excludes, is passed over; "pdlink config show" marks it.`
 
 // configFlags say where the config file is.
-type configFlags struct{ path string }
+type configFlags struct {
+	path   string
+	absent string // the usual place of a config file, where a command found none
+}
 
 // register adds --config to all commands.
 func (f *configFlags) register(root *cobra.Command) {
@@ -60,7 +64,25 @@ func (f *configFlags) register(root *cobra.Command) {
 		if err == nil {
 			err = s.Apply(c)
 		}
+		if _, gone := os.Stat(s.Path); !s.Required && errors.Is(gone, fs.ErrNotExist) {
+			f.absent = s.Path
+		}
 		return err
+	}
+}
+
+// tell has commands whose flags most often come from the config file say where it was
+// looked for, when they lack one.
+func (f *configFlags) tell(commands ...*cobra.Command) {
+	for _, c := range commands {
+		run := c.RunE
+		c.RunE = func(c *cobra.Command, args []string) error {
+			err := run(c, args)
+			if f.absent != "" && errors.Is(err, errMissing) {
+				err = fmt.Errorf("%w\nthere is no config file at %s", err, f.absent)
+			}
+			return err
+		}
 	}
 }
 
@@ -81,9 +103,9 @@ func (f *configFlags) settings(g given) (cmdline.Settings, error) {
 	if err := g.filled(map[string]string{"config": f.path}); err != nil {
 		return s, err
 	}
-	s.Path, s.Required = f.path, true
+	s.Path, s.Required, s.Named = f.path, true, "--config"
 	if s.Path == "" {
-		s.Path = os.Getenv(configEnv)
+		s.Path, s.Named = os.Getenv(configEnv), "$"+configEnv
 	}
 	var err error
 	if s.Path, err = cmdline.Home(s.Path); err != nil {
@@ -95,6 +117,7 @@ func (f *configFlags) settings(g given) (cmdline.Settings, error) {
 			return s, nil //nolint:nilerr // a system without such a place has no file there
 		}
 		s.Path, s.Required = filepath.Join(dir, configName), false
+		s.Named = ""
 	}
 	return s, nil
 }
@@ -210,7 +233,9 @@ func showConfig(std streams, root *cobra.Command, s cmdline.Settings, args []str
 		all = append(all, list...)
 		if check := look[c.Name()]; check != nil && slices.ContainsFunc(list, func(x cmdline.Setting) bool { return x.Origin != cmdline.FromDefault && x.Idle == "" }) {
 			if err := check(flagsOf(c)); err != nil {
-				std.warnf("%s with these settings alone: %v", c.CommandPath(), err)
+				for line := range strings.Lines(cmdline.Plain(err)) {
+					std.warnf("%s with these settings alone: %s", c.CommandPath(), strings.TrimSpace(line))
+				}
 			}
 		}
 	}

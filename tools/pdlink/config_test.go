@@ -187,17 +187,20 @@ func TestEveryFlagMayBeConfigured(t *testing.T) {
 
 // TestReadmeConfigFilesAreRead: every example of one.
 func TestReadmeConfigFilesAreRead(t *testing.T) {
-	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
-	if err != nil {
-		t.Fatal(err)
+	var files [][][]byte
+	for _, name := range []string{"README.md", "bridge/vllm/README.md"} {
+		readme, err := os.ReadFile(filepath.Join("..", "..", filepath.FromSlash(name)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, regexp.MustCompile("(?s)```toml\n(.*?)```").FindAllSubmatch(readme, -1)...)
 	}
-	files := regexp.MustCompile("(?s)```toml\n(.*?)```").FindAllSubmatch(readme, -1)
 	for _, m := range files {
-		if status, _, errOut := cli(t, "config", "show", "--config", configured(t, string(m[1]))); status != exitOK {
+		if status, _, errOut := cli(t, "config", "show", "--config", configured(t, string(m[1]))); status != exitOK || strings.Contains(errOut, "warning") {
 			t.Errorf("status %d: %s\n%s", status, errOut, m[1])
 		}
 	}
-	if len(files) < 2 {
+	if len(files) < 4 {
 		t.Errorf("%d config files", len(files))
 	}
 }

@@ -122,23 +122,25 @@ func (f *decodeFlags) check(g given) (linkURL, error) {
 	if g("decoder") && !g("store") {
 		places = []string{"decoder", "discard"}
 	}
+	u, wrong := parseLink(f.listen)
+	if wrong == nil {
+		wrong = u.elsewhere("listen")
+	}
+	if least := (2*transport.DefaultSlot + 1<<20 - 1) >> 20; f.ringMiB < least || f.ringMiB > maxRingMiB {
+		wrong = errors.Join(wrong, fmt.Errorf("--ring %d: want %d to %d MiB", f.ringMiB, least, maxRingMiB))
+	}
+	empty := g.filled(map[string]string{"listen": f.listen})
+	if empty != nil {
+		wrong = empty
+	}
 	err := errors.Join(
 		g.oneOf(places, how),
 		f.door.check(g),
-		g.filled(map[string]string{"store": f.store, "listen": f.listen, "keys": f.keys.Dir}),
+		wrong,
+		g.filled(map[string]string{"store": f.store, "keys": f.keys.Dir}),
 		f.keys.Check())
 	if err == nil && f.discard {
 		err = g.unused("is for a store, with --discard there is none", "no-sync")
-	}
-	if err != nil {
-		return linkURL{}, err
-	}
-	if least := (2*transport.DefaultSlot + 1<<20 - 1) >> 20; f.ringMiB < least || f.ringMiB > maxRingMiB {
-		return linkURL{}, fmt.Errorf("--ring %d: want %d to %d MiB", f.ringMiB, least, maxRingMiB)
-	}
-	u, err := parseLink(f.listen)
-	if err == nil {
-		err = u.elsewhere("listen")
 	}
 	return u, err
 }

@@ -183,7 +183,8 @@ func newDoctor(std streams, config *configFlags, decode *decodeFlags, decodes *c
 // borrow gives a command the flags of another one, and returns how their values are
 // settled: from that one's variables and its table of the config file.
 func borrow(c, from *cobra.Command, config *configFlags) (settle func() error) {
-	c.Flags().AddFlagSet(from.Flags())
+	cmdline.Lend(c, from, "once", "help") // of what runs
+	c.Flags().BoolP("help", "h", false, "help for doctor "+c.Name())
 	cmdline.As(c, from.Name()) // so no table or variable is of doctor itself
 	return func() error {
 		s, err := config.settings(flagsOf(c))

@@ -102,8 +102,14 @@ func socketCure(path string, err error) string {
 	if u, err := user.Current(); err == nil {
 		me = u.Username
 	}
-	dir := filepath.Dir(path)
-	take := fmt.Sprintf("run `sudo install -d -o %s %s`, which the service does by itself, or choose another --socket", keys.ShellPath(me), keys.ShellPath(dir))
+	if whole, err := filepath.Abs(path); err == nil {
+		path = whole
+	}
+	dir, itself := filepath.Dir(path), ""
+	if dir == filepath.Dir(defaultSocket) {
+		itself = ", which the service does by itself"
+	}
+	take := fmt.Sprintf("run `sudo install -d -o %s %s`%s, or choose another --socket", keys.ShellPath(me), keys.ShellPath(dir), itself)
 	switch _, lock := os.Lstat(path + ".lock"); {
 	case errors.Is(err, prefill.ErrUnavailable):
 		return "run pdlink prefill on Linux: it is for hosts that prefill"

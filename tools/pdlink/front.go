@@ -63,25 +63,25 @@ func (f *doorFlags) check(g given) (err error) {
 	if f.decoder == "" {
 		return errors.Join(g.filled(map[string]string{"decoder": f.decoder}), g.unused("is for --decoder", forDecoder()...))
 	}
+	var errs []error
+	bad := func(wrong bool, format string, args ...any) {
+		if wrong {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
 	if f.url, err = parseHTTP("decoder", f.decoder); err != nil {
-		return err
+		errs = append(errs, err)
 	}
-	if _, port, err := net.SplitHostPort(f.addr); err != nil || port == "" {
-		return fmt.Errorf("--front %q: want host:port, for example 127.0.0.1:8012", f.addr)
-	}
-	switch {
-	case f.decoderRate < 0:
-		return fmt.Errorf("--decoder-rate %v: want tokens a second, or 0 where it is not known", f.decoderRate)
-	case f.perEngine < 1:
-		return fmt.Errorf("--per-engine %d: want 1 or more, the prompts that a prefill host reads at a time; to have none bridged, leave --decoder out and let clients use the decoder's own port", f.perEngine)
-	case f.queueWait <= 0:
-		return fmt.Errorf("--queue-wait %v: want a time that is longer than nothing, 1ms at least", f.queueWait)
-	case f.keepAlive < 0:
-		return fmt.Errorf("--keep-alive %v: want a time, or 0 for no comments", f.keepAlive)
-	case meetsItself(f.url, f.addr):
-		return fmt.Errorf("--front %s is where --decoder %s leads, so requests would come back for ever: give the front another port than the decoder's", f.addr, f.url)
-	}
-	return nil
+	_, port, err := net.SplitHostPort(f.addr)
+	bad(err != nil || port == "", "--front %q: want host:port, for example 127.0.0.1:8012", f.addr)
+	bad(f.minTokens < 0, "--min-tokens %d: want 0 or more", f.minTokens)
+	bad(f.minTail < 0, "--min-tail %d: want 0 or more", f.minTail)
+	bad(f.decoderRate < 0, "--decoder-rate %v: want tokens a second, or 0 where it is not known", f.decoderRate)
+	bad(f.perEngine < 1, "--per-engine %d: want 1 or more, the prompts that a prefill host reads at a time; to have none bridged, leave --decoder out and let clients use the decoder's own port", f.perEngine)
+	bad(f.queueWait <= 0, "--queue-wait %v: want a time that is longer than nothing, 1ms at least", f.queueWait)
+	bad(f.keepAlive < 0, "--keep-alive %v: want a time, or 0 for no comments", f.keepAlive)
+	bad(f.url != nil && meetsItself(f.url, f.addr), "--front %s is where --decoder %s leads, so requests would come back for ever: give the front another port than the decoder's", f.addr, f.decoder)
+	return errors.Join(errs...)
 }
 
 // meetsItself reports that the decoder's URL leads to the front's own address.

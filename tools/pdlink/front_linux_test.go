@@ -250,7 +250,6 @@ func TestPrefillSaysWhatIsWrong(t *testing.T) {
 		{[]string{"prefill", "--to", "tcp://127.0.0.1:1", "--socket", filepath.Join(here, "no", "e.sock")}, "make the directory"},
 		{[]string{"prefill", "--to", "tcp://127.0.0.1:0"}, "port 0"},
 		{[]string{"prefill", "--to", "tcp://192.0.2.1:7411", "--keys", filepath.Join(here, "keys"), "--socket", filepath.Join(here, "k.sock")}, "keys init"},
-		{[]string{"prefill", "--to", "rdma://127.0.0.1:1?device=none", "--socket", filepath.Join(here, "r.sock")}, "link unavailable"},
 		{[]string{"decode", "--decoder", "mac"}, "want http://host:port"},
 		{[]string{"decode", "--store", here, "--front", "127.0.0.1:1"}, "--front is for --decoder"},
 		{[]string{"decode", "--store", here, "--min-tokens", "1"}, "--min-tokens is for --decoder"},

@@ -55,3 +55,14 @@ func TestHelpAndCompletionThatDoNotExist(t *testing.T) {
 		}
 	}
 }
+
+// TestDoctorHelpIsItsOwn: it has the flags of what it looks at, but for those that only
+// mean something where that runs.
+func TestDoctorHelpIsItsOwn(t *testing.T) {
+	for _, command := range []string{"decode", "prefill"} {
+		_, out, _ := cli(t, "doctor", command, "--help")
+		if !strings.Contains(out, "help for doctor "+command+"\n") || strings.Contains(out, "--once") || !strings.Contains(out, "--json") {
+			t.Errorf("%s", out)
+		}
+	}
+}

@@ -151,7 +151,7 @@ func TestKeysThatDoNotFitAreRefusedWithTheCure(t *testing.T) {
 		{"a peer that nobody knows", withKeys, []string{"--keys", spark, "--peer", "nobody"}, exitUsage,
 			"`pdlink keys pair nobody KEY --dir " + spark + "` adds one", ""},
 		{"no identity", withKeys, []string{"--keys", none}, exitUsage, "no private key in " + none + ": make one with `pdlink keys init --dir " + none + "`", ""},
-		{"a sender without keys", withKeys, nil, exitUsage, "takes only peers with keys: run `pdlink keys init`", "the other end uses no keys: run `pdlink keys init` on its host"},
+		{"a sender without keys", withKeys, nil, exitFailed, "takes only peers with keys: run `pdlink keys init`", "the other end uses no keys: run `pdlink keys init` on its host"},
 		{"a receiver without keys", without, []string{"--keys", spark}, exitFailed, "the other end uses no keys: run `pdlink keys init` on its host",
 			"takes only peers with keys: run `pdlink keys init` on this host"},
 	} {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -29,7 +30,11 @@ one, if init or pair were told.`
 func identity(dir linkkeys.Dir) (*keys.Identity, error) {
 	id, err := keys.LoadIdentity(dir.Path)
 	if errors.Is(err, keys.ErrNoIdentity) {
-		err = fmt.Errorf("%w in %s: make one with %s", keys.ErrNoIdentity, dir.Path, dir.Command("init"))
+		from := ""
+		if dir.Path == os.Getenv(linkkeys.Env) {
+			from = " ($" + linkkeys.Env + ")"
+		}
+		err = fmt.Errorf("%w in %s%s: make one with %s", keys.ErrNoIdentity, dir.Path, from, dir.Command("init"))
 	}
 	return id, keysError(err)
 }

@@ -161,8 +161,12 @@ func misused(err error) bool {
 	if errors.As(err, &status) {
 		return status.code == exitUsage
 	}
-	return errors.Is(err, transport.ErrInsecure) && !linkkeys.Refused(err) || errors.Is(err, transport.ErrUnavailable)
+	return errors.Is(err, transport.ErrInsecure) && !linkkeys.Refused(err)
 }
+
+// rdmaHint is what to do about a link that a host cannot have, before the address of
+// another one: rdma is the only kind that depends on the host.
+const rdmaHint = "`pdlink doctor rdma` says what is missing; without RDMA use "
 
 // dialError adds to an error of Dial what to do about it.
 func dialError(ctx context.Context, err error) error {
@@ -172,6 +176,8 @@ func dialError(ctx context.Context, err error) error {
 	switch {
 	case err == nil || ctx.Err() != nil || misused(err) || linkkeys.Refused(err) || errors.Is(err, tcp.ErrTurnedAway):
 		return err
+	case errors.Is(err, transport.ErrUnavailable):
+		hint = rdmaHint + "tcp://host:port"
 	case withKeys && (errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT)):
 		hint = "nobody listens there: is `pdlink decode` running?"
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT): // no such socket

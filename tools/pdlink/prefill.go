@@ -151,14 +151,23 @@ func (f *prefillFlags) check(g given) error {
 	if err != nil {
 		return err
 	}
-	switch {
-	case f.weights != "" && f.config == "":
-		return errors.New("--weights needs --model-config FILE, the model's config.json: it has the model's shape")
-	case f.retry <= 0:
-		return fmt.Errorf("--retry %v: want a time", f.retry)
-	case f.slots < 0:
-		return fmt.Errorf("--slots %d: want a number of slots, or 0 for %d", f.slots, defaultSlots)
+	var errs []error
+	if f.weights != "" && f.config == "" {
+		errs = append(errs, errors.New("--weights needs --model-config FILE, the model's config.json: it has the model's shape"))
 	}
+	if f.retry <= 0 {
+		errs = append(errs, fmt.Errorf("--retry %v: want a time", f.retry))
+	}
+	if f.slots < 0 {
+		errs = append(errs, fmt.Errorf("--slots %d: want a number of slots, or 0 for %d", f.slots, defaultSlots))
+	}
+	errs = append(errs, f.parseEngine(g))
+	f.mapped, err = parseModels(f.models)
+	return errors.Join(append(errs, err, f.parseRoutes())...)
+}
+
+// parseEngine reads what says which engine it is.
+func (f *prefillFlags) parseEngine(g given) (err error) {
 	if f.member, err = parseGroup(f.group, f.rank, f.name); err != nil {
 		return err
 	}
@@ -167,13 +176,7 @@ func (f *prefillFlags) check(g given) error {
 	} else if g("engine") {
 		err = fmt.Errorf("--engine %s with --rank %s: only rank 0 of a group asks the engine: leave it out here", f.engine, f.rank)
 	}
-	if err != nil {
-		return err
-	}
-	if f.mapped, err = parseModels(f.models); err != nil {
-		return err
-	}
-	return f.parseRoutes()
+	return err
 }
 
 // parseHTTP reads the URL of an HTTP server.
@@ -234,7 +237,7 @@ func (f *prefillFlags) run(ctx context.Context, std streams, g given) (err error
 	defer signal.Stop(broken)
 	j := newJournal(std)
 	defer j.close()
-	s := &sidecar{prefillFlags: f, std: std, journal: j}
+	s := &sidecar{prefillFlags: f, std: std, journal: j, down: make(map[string]error)}
 	o := linkOptions{peers: &s.peers}
 	o.tellChoice(j.say)
 	o.follow(&s.ports.ports)
@@ -322,15 +325,16 @@ type sidecar struct {
 	std     streams
 	journal *journal
 	peers   peerNames
-	ports   portLog   // that rdma links take
-	told    sync.Once // that events are lost
+	ports   portLog          // that rdma links take
+	told    sync.Once        // that events are lost
+	down    map[string]error // by a way, why it has no connection; of linkEvent
 }
 
 // serve keeps the connection and takes calls.
 func (s *sidecar) serve(ctx context.Context, server *prefill.Server, o linkOptions) error {
 	d, err := failover.New(failover.Options{
 		Routes: s.routes(o), Window: s.retry,
-		Permanent: linkkeys.Refused, OnEvent: s.linkEvent,
+		Permanent: linkkeys.Refused, OnEvent: func(e failover.Event) { s.linkEvent(ctx, e) },
 	})
 	if err != nil {
 		return failed(err)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"math/bits"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"pdlink/bridge"
 	"pdlink/bridge/prefill"
 	"pdlink/bridge/prefill/calls"
+	"pdlink/tools/cmdline"
 	"pdlink/transport/failover"
 )
 
@@ -68,9 +70,17 @@ type sidecarReady struct {
 	Part    string   `json:"part,omitempty"`   // of a group that this host is
 }
 
+// listed is a list as programs read it: one with nothing in it is no null.
+func listed(list []string) []string {
+	if list == nil {
+		return []string{}
+	}
+	return list
+}
+
 // readyEvent tells whether prompts can be read, and what to do where not.
 func (s *sidecar) readyEvent(r prefill.Readiness) {
-	e := sidecarReady{Event: "ready", Models: r.Models, Workers: r.Workers, Served: r.Served}
+	e := sidecarReady{Event: "ready", Models: listed(r.Models), Workers: r.Workers, Served: listed(r.Served)}
 	if s.member != nil {
 		e.Part = s.member.String()
 	}
@@ -127,7 +137,7 @@ type sidecarLink struct {
 	Event string `json:"event"` // connected, lost
 	To    string `json:"to"`
 	Again bool   `json:"again"`
-	Why   string `json:"why,omitempty"`
+	Why   string `json:"why,omitempty"` // of a loss; of a connection that is not the preferred way, what became of that
 }
 
 func (e sidecarLink) text(std streams) {
@@ -135,25 +145,57 @@ func (e sidecarLink) text(std streams) {
 	case e.Event == string(failover.Lost):
 		std.printf("lost the connection to %s: %s\n", e.To, e.Why)
 	case e.Again:
-		std.printf("connected to %s again\n", e.To)
+		std.printf("connected to %s again%s\n", e.To, e.better())
 	default:
-		std.printf("connected to %s\n", e.To)
+		std.printf("connected to %s%s\n", e.To, e.better())
 	}
 }
 
+// better says why it is no better way.
+func (e sidecarLink) better() string {
+	if e.Why == "" {
+		return ""
+	}
+	return ", no better route: " + e.Why
+}
+
 // linkEvent tells of connections, and of dials that fail: the first ones, then
-// fewer and fewer.
-func (s *sidecar) linkEvent(e failover.Event) {
+// fewer and fewer, each with what is the matter with the other ways. Calls come one
+// after the other.
+func (s *sidecar) linkEvent(ctx context.Context, e failover.Event) {
 	switch e.Kind {
 	case failover.Connected:
-		s.say(sidecarLink{string(e.Kind), s.way(e), e.Again, ""})
+		delete(s.down, s.way(e))
+		s.say(sidecarLink{string(e.Kind), s.way(e), e.Again, reasonText(e.Err)})
 	case failover.Lost:
-		s.say(sidecarLink{string(e.Kind), s.way(e), false, e.Err.Error()})
+		s.say(sidecarLink{string(e.Kind), s.way(e), false, reasonText(e.Err)})
+	case failover.Barred:
+		s.down[s.way(e)] = e.Err
 	case failover.Failed:
+		others := s.others(e)
+		s.down[s.way(e)] = e.Err
 		if bits.OnesCount(uint(e.Tries)) == 1 {
-			s.journal.warn("cannot connect, trying on", fmt.Errorf("%w (%s)", e.Err, times(e.Tries)))
+			s.journal.warn("cannot connect, trying on", fmt.Errorf("%w (%s)%s", dialError(ctx, e.Err), times(e.Tries), others))
 		}
 	}
+}
+
+// others says what is the matter with the ways that an event is not of.
+func (s *sidecar) others(e failover.Event) (text string) {
+	for _, u := range s.ways {
+		if err := s.down[u.String()]; err != nil && u.String() != s.way(e) {
+			text += "; " + reasonText(err)
+		}
+	}
+	return text
+}
+
+// reasonText is an error on one line; "" where there is none.
+func reasonText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return strings.ReplaceAll(cmdline.Plain(err), "\n", "; ")
 }
 
 // sidecarCall is the event of a prompt that was read.
@@ -206,7 +248,11 @@ type sidecarEnded struct {
 }
 
 func (e sidecarEnded) text(std streams) {
-	std.printf("ended: peak RSS %s, of which the ring at most %s\n", bytesText(e.PeakRSS), bytesText(e.Ring))
+	ring := ""
+	if e.Ring < e.PeakRSS { // its memory is taken when it is used
+		ring = ", of which the ring at most " + bytesText(e.Ring)
+	}
+	std.printf("ended: peak RSS %s%s\n", bytesText(e.PeakRSS), ring)
 }
 
 // texter is an event that says how people read it.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -31,7 +30,7 @@ func (f *prefillFlags) parseRoutes() error {
 // missing reports that --to is not there.
 func missing(to []string, g given) error {
 	if len(to) == 0 && !g("to") {
-		return errors.New("--to URL is missing: name the address at which `pdlink decode` listens")
+		return missingError("--to URL is missing: name the address at which `pdlink decode` listens")
 	}
 	return nil
 }

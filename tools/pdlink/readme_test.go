@@ -28,6 +28,7 @@ func TestFieldsHaveOneNameAndAreDocumented(t *testing.T) {
 		verifySummary{}, diffJSON{}, diffSummary{}, blockJSON{}, layerJSON{}, tensorJSON{}, buildFacts{}, bridge.LinkUse{}, bridge.PortUse{},
 		ownKey{}, pairing{}, peerJSON{}, keysSummary{}, revocation{}, lostEvent{}, requestEvent{}, front.Sent{}, finding{}, doctorSummary{},
 		sidecarStarted{}, sidecarReady{}, sidecarLink{}, sidecarCall{}, calls.Worker{}, sidecarEnded{}, settingEvent{}, settingsSummary{},
+		verifyCheck{}, verifyClass{}, verifyCaseSummary{},
 	} {
 		typ := reflect.TypeOf(v)
 		fields[typ.Name()] = map[string]bool{}
@@ -177,5 +178,30 @@ func TestReferenceHasEverySetting(t *testing.T) {
 		if !seen[name] {
 			t.Errorf("the table of %s has %s, which no command has", reference, name)
 		}
+	}
+}
+
+// TestReadmesPairUnderNamesThatWereGiven: the lines that are pasted are those that the
+// program prints.
+func TestReadmesPairUnderNamesThatWereGiven(t *testing.T) {
+	for _, path := range []string{"README.md", reference} {
+		text, n := readmes(t)[path], 0
+		for _, m := range regexp.MustCompile(`(?m)^pdlink keys pair (\w+) pdlink1…`).FindAllStringSubmatchIndex(text, -1) {
+			n++
+			if name := text[m[2]:m[3]]; !strings.Contains(text[:m[0]], "--name "+name) {
+				t.Errorf("%s pairs with %s, and no --name before it makes that the name", path, name)
+			}
+		}
+		if n < 2 {
+			t.Errorf("%s: %d lines", path, n)
+		}
+	}
+	dir, other := t.TempDir(), t.TempDir()
+	var own ownKey
+	decoded(t, &own, "keys", "init", "--name", "mac", "--dir", dir)
+	var r pairing
+	decoded(t, &r, "keys", "pair", own.Name, own.Key, "--name", "spark", "--dir", other)
+	if own.Name != "mac" || !strings.HasPrefix(own.Command, "pdlink keys pair mac pdlink1") || !strings.HasPrefix(r.Back.Command, "pdlink keys pair spark pdlink1") {
+		t.Errorf("%+v %+v", own, r)
 	}
 }

@@ -96,6 +96,9 @@ type receiving struct {
 func startReceiving(ctx context.Context, link transport.Link, u linkURL, open func() (bridge.Options, error)) (*receiving, error) {
 	l, err := link.Listen(ctx, u.addr)
 	if err != nil {
+		if errors.Is(err, transport.ErrUnavailable) {
+			err = fmt.Errorf("%w: %s%s", err, rdmaHint, linkURL{scheme: schemeTCP, addr: u.addr})
+		}
 		if !misused(err) {
 			err = failed(err)
 		}

@@ -41,6 +41,7 @@ Three recorded prefills, cases, are built in ("bundled:kv-qwen3" …).
 		prefills.Name(): prefill.check,
 	}
 	replays := newReplay(std)
+	config.tell(decodes, prefills, replays)
 	completeFixed(decodes, prefills, replays)
 	root.AddCommand(replays, decodes, prefills, newDoctor(std, config, decode, decodes, prefill, prefills), newStore(std), newVerify(std), newDemo(std), newKeys(std), newConfig(std, config, look),
 		newService(std, config), newVersion(std))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/user"
@@ -61,11 +62,11 @@ file, and API keys into the file that systemd's unit names, /etc/pdlink/SERVICE.
 			if err := flagsOf(c).filled(map[string]string{"system": system, "program": program, "user": account}); err != nil {
 				return err
 			}
-			h, err := serviceHost(config.path, program, account)
+			h, err := serviceHost(system, config.path, program, account)
 			if err != nil {
 				return err
 			}
-			return servicePrint(std, args[0], system, h)
+			return servicePrint(std, c.Root(), args[0], system, h)
 		},
 	}
 	fl := c.Flags()
@@ -78,7 +79,7 @@ file, and API keys into the file that systemd's unit names, /etc/pdlink/SERVICE.
 }
 
 // serviceHost is what a unit has to know.
-func serviceHost(config, program, account string) (h services.Host, err error) {
+func serviceHost(system, config, program, account string) (h services.Host, err error) {
 	if program == "" {
 		if program, err = os.Executable(); err != nil {
 			return h, failed(fmt.Errorf("find this program: %w: name it with --program", err))
@@ -88,10 +89,15 @@ func serviceHost(config, program, account string) (h services.Host, err error) {
 	if account != "" {
 		who, err = user.Lookup(account)
 	}
-	if err != nil {
+	var unknown user.UnknownUserError
+	switch {
+	case errors.As(err, &unknown): // it may be one of the host that the file is for
+		h.User, h.Home = account, services.HomeOf(system, account)
+	case err != nil:
 		return h, fmt.Errorf("--user: %w", err)
+	default:
+		h.User, h.Home = who.Username, who.HomeDir
 	}
-	h.User, h.Home = who.Username, who.HomeDir
 	if h.Program, err = filepath.Abs(program); err != nil {
 		return h, failed(err)
 	}
@@ -107,16 +113,20 @@ func serviceHost(config, program, account string) (h services.Host, err error) {
 	return h, err
 }
 
-func servicePrint(std streams, service, system string, h services.Host) error {
+func servicePrint(std streams, root *cobra.Command, service, system string, h services.Host) error {
 	u, err := services.Find(service, system)
 	if err != nil {
 		return err
+	}
+	var socket []string
+	if u.Service == "prefill" {
+		h.Writable, socket = serviceSocket(root, u, h)
 	}
 	text, err := u.Text(h)
 	if err != nil {
 		return err
 	}
-	for _, w := range serviceWarnings(u, h) {
+	for _, w := range append(serviceWarnings(u, h), socket...) {
 		std.warnf("%s", w)
 	}
 	std.printf("%s", painted(text))
@@ -132,6 +142,9 @@ func serviceWarnings(u services.Unit, h services.Host) (all []string) {
 	warn := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	if h.User == "root" {
 		warn("it would run as root: name the user whose keys and config file count, and whose the engine or the decoder is, with --user")
+	}
+	if _, err := user.Lookup(h.User); err != nil {
+		warn("--user: this host has no user %s: make it, or use the file on a host that has it; its home directory is taken to be %s", h.User, h.Home)
 	}
 	if u.System == services.Here {
 		_, err := os.Stat(h.Program)
@@ -151,14 +164,54 @@ func serviceWarnings(u services.Unit, h services.Host) (all []string) {
 		}
 	}
 	if names := serviceVariables(u.Service); len(names) > 0 {
-		name := strings.TrimPrefix(names[0], "$")
-		cure := fmt.Sprintf("`printf '%%s\\n' \"%s=$%[1]s\" | sudo install -D -m 600 /dev/stdin %s`", name, u.Env)
-		if u.Env == "" {
-			cure = fmt.Sprintf("`sudo /usr/libexec/PlistBuddy -c \"Add :EnvironmentVariables:%s string $%[1]s\" %s && sudo chmod 600 %[2]s`, before it is started", name, u.Place)
-		}
-		warn("the service does not see %s of this shell: %s, and what is a flag's belongs into the config file", listText(names), cure)
+		warn("the service does not see %s of this shell: %s; what is a flag's may stand in the config file as well", listText(names), variablesCure(u, names))
 	}
 	return all
+}
+
+// variablesCure is the command that gives a service variables of this shell, beside
+// those that it has.
+func variablesCure(u services.Unit, names []string) string {
+	text := ""
+	for _, name := range names {
+		name = strings.TrimPrefix(name, "$")
+		if u.Env == "" {
+			text += fmt.Sprintf(" -c \"Add :EnvironmentVariables:%s string $%[1]s\"", name)
+		} else {
+			text += fmt.Sprintf(" \"%s=$%[1]s\"", name)
+		}
+	}
+	if u.Env == "" {
+		return fmt.Sprintf("`sudo /usr/libexec/PlistBuddy%s %s && sudo chmod 600 %[2]s`, before it is started", text, u.Place)
+	}
+	return fmt.Sprintf("`printf '%%s\\n'%s | sudo sh -c 'umask 077; mkdir -p -m 755 %s; cat >> %s'`", text, filepath.Dir(u.Env), u.Env)
+}
+
+// serviceSocket looks at the engine's socket, as the config file of the service has it:
+// which directory the unit must let the service write, and what is wrong with it.
+func serviceSocket(root *cobra.Command, u services.Unit, h services.Host) (writable, warnings []string) {
+	c, _ := cmdline.Find(root, []string{u.Service})
+	list, err := cmdline.Settings{Path: u.ConfigOf(h)}.List(c)
+	if err != nil {
+		return nil, []string{fmt.Sprintf("the service cannot use its config file, or this user not read it: %v", err)}
+	}
+	socket := ""
+	for _, x := range list {
+		if x.Flag == "socket" {
+			socket = x.Value
+		}
+	}
+	dir := filepath.Dir(socket)
+	switch {
+	case dir == filepath.Dir(defaultSocket):
+		return nil, nil
+	case !filepath.IsAbs(socket):
+		return nil, []string{fmt.Sprintf("socket = %q: a service has no directory of its own: write the whole path, or leave it out for %s", socket, defaultSocket)}
+	case strings.HasPrefix(dir+"/", "/tmp/"), strings.HasPrefix(dir+"/", "/var/tmp/"):
+		return nil, []string{fmt.Sprintf("socket = %q: the service has a /tmp of its own, where the engine's workers do not find it: leave it out, for %s", socket, defaultSocket)}
+	}
+	return []string{dir}, []string{fmt.Sprintf("socket = %q: %s must be there before the service starts, and be %s's, also after the host has started again: "+
+		"`sudo install -d -o %s %s`; /run/pdlink, where it is without that setting, the service makes by itself", socket, dir, h.User, keys.ShellPath(h.User), keys.ShellPath(dir))}
 }
 
 // serviceVariables are the names of variables of this shell that count for a service's

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io/fs"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -39,7 +40,7 @@ func TestServicePrint(t *testing.T) {
 	}{
 		{[]string{"prefill", "--system", "launchd"}, "there are decode of systemd"},
 		{[]string{"dcode"}, "no such service"},
-		{[]string{"decode", "--user", "nobody-of-that-name"}, "--user: "},
+		{[]string{"decode", "--user", "no body"}, "want a name of letters"},
 		{[]string{"decode", "--program", "/a\"b"}, "cannot stand in a service file"},
 		{nil, "SERVICE is missing"},
 	} {
@@ -94,7 +95,7 @@ func TestServicePrintWarns(t *testing.T) {
 	}
 	for _, say := range []string{
 		"does not see $" + decoderKeyEnv + ", $PDLINK_DECODE_MIN_TOKENS of this shell",
-		`"PDLINK_DECODER_KEY=$PDLINK_DECODER_KEY" | sudo install -D -m 600 /dev/stdin /etc/pdlink/decode.env`,
+		`printf '%s\n' "PDLINK_DECODER_KEY=$PDLINK_DECODER_KEY" "PDLINK_DECODE_MIN_TOKENS=$PDLINK_DECODE_MIN_TOKENS" | sudo sh -c 'umask 077; mkdir -p -m 755 /etc/pdlink; cat >> /etc/pdlink/decode.env'`,
 	} {
 		if !strings.Contains(errOut, say) {
 			t.Errorf("no %q in %s", say, errOut)
@@ -112,5 +113,46 @@ func TestServicePrintWarns(t *testing.T) {
 	t.Setenv(configEnv, config)
 	if _, out, errOut := cli(t, "service", "print", "prefill", "--system", "systemd"); !strings.Contains(out, `--config "`+config+`"`) || strings.Contains(errOut, "of this shell") {
 		t.Errorf("%s%s", out, errOut)
+	}
+}
+
+// TestServiceForAUserOfAnotherHost: it is printed, and said.
+func TestServiceForAUserOfAnotherHost(t *testing.T) {
+	t.Setenv(configEnv, "")
+	t.Setenv("HOME", t.TempDir())
+	for system, home := range map[string]string{"systemd": "/home/nobody-of-that-name/.config", "launchd": "/Users/nobody-of-that-name/Library"} {
+		status, out, errOut := cli(t, "service", "print", "decode", "--user", "nobody-of-that-name", "--system", system)
+		if status != exitOK || !strings.Contains(out, home) || !strings.Contains(errOut, "this host has no user nobody-of-that-name") {
+			t.Errorf("%s: status %d: %s%s", system, status, out, errOut)
+		}
+	}
+}
+
+// TestServiceMayWriteItsSocket: where the config file has it, or why it cannot.
+func TestServiceMayWriteItsSocket(t *testing.T) {
+	for _, c := range []struct{ socket, line, say string }{
+		{"/run/pdlink/engine.sock", "", ""},
+		{"/srv/engine/e.sock", "ProtectSystem=strict\nReadWritePaths=\"/srv/engine\"\nProtectHome", "/srv/engine must be there before the service starts"},
+		{"/tmp/e.sock", "", "a /tmp of its own"},
+		{"e.sock", "", "write the whole path"},
+	} {
+		file := configured(t, "[prefill]\nto = 'tcp://h:1'\nsocket = '"+c.socket+"'\n")
+		status, out, errOut := cli(t, "service", "print", "prefill", "--system", "systemd", "--config", file)
+		if status != exitOK || strings.Contains(out, "ReadWritePaths") != (c.line != "") || !strings.Contains(out, c.line) || !strings.Contains(errOut, c.say) ||
+			strings.Contains(errOut, "socket = ") != (c.say != "") {
+			t.Errorf("%s: status %d: %s%s", c.socket, status, out, errOut)
+		}
+	}
+}
+
+// TestSocketCureIsForTheDirectoryThatIsMeant: by its whole path, and the service makes
+// only its own.
+func TestSocketCureIsForTheDirectoryThatIsMeant(t *testing.T) {
+	here := filepath.Dir(must1(filepath.Abs("x")))
+	if got := socketCure("no/e.sock", fs.ErrNotExist); !strings.Contains(got, " "+here+"/no`") || strings.Contains(got, "by itself") {
+		t.Errorf("%s", got)
+	}
+	if got := socketCure(defaultSocket, fs.ErrNotExist); !strings.Contains(got, " /run/pdlink`, which the service does by itself") {
+		t.Errorf("%s", got)
 	}
 }

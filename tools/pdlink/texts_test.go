@@ -162,6 +162,7 @@ func TestReadmesNameFlagsThatExist(t *testing.T) {
 		"help", "version", // of every command
 		// of vLLM
 		"dtype", "kv-cache-dtype", "kv-transfer-config", "enforce-eager", "gpu-memory-utilization", "max-num-batched-tokens", "nnodes", "host", "served-model-name", "max-model-len",
+		"tensor-parallel-size", "pipeline-parallel-size", "node-rank", "master-addr", "headless",
 		"paged-ssd-cache-dir",                              // of oMLX
 		"gpus", "network", "ipc", "ulimit", "user", "name", // of docker
 		"out", "allow-rounding", // of pdlink-vllm

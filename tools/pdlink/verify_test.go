@@ -89,6 +89,18 @@ func TestVerifyFindsWhatDiffers(t *testing.T) {
 	if status != exitFailed || !strings.Contains(out, "blocks        failed: verdict complete: 4 identical, 1 different") {
 		t.Errorf("status %d: %s", status, out)
 	}
+	for what, spoil := range map[string]func(string) error{
+		"missing": os.Remove, "cut short": func(path string) error { return os.Truncate(path, 20) },
+	} {
+		dir := edited(t, "dsv4-a", func(map[string]any) {})
+		blocks, err := filepath.Glob(filepath.Join(dir, "expected", "*", "*.safetensors"))
+		must(err)
+		must(spoil(blocks[0]))
+		checks, _ := verified(t, exitFailed, dir, "--engine", "reference")
+		if checks["blocks"]["result"] != "failed" || checks["arrays"]["result"] != "passed" {
+			t.Errorf("a block that is %s: %v", what, checks)
+		}
+	}
 }
 
 // firstByte flips a bit of the first value of a safetensors file.

@@ -74,6 +74,10 @@ type Host struct {
 	User    string // that it runs as
 	Home    string // the user's home directory
 	Config  string // absolute path of the config file; "": the user's own
+
+	// Writable are directories that the service writes beside those that its unit
+	// has by itself: absolute paths. Only systemd's units keep others from it.
+	Writable []string
 }
 
 // check refuses what would mean something else in one of the files.
@@ -85,6 +89,7 @@ func (h Host) check() error {
 	if h.Config != "" {
 		paths = append(paths, h.Config)
 	}
+	paths = append(paths, h.Writable...)
 	for _, path := range paths {
 		if !filepath.IsAbs(path) {
 			return fmt.Errorf("path %q: want an absolute one", path)
@@ -106,9 +111,13 @@ func (u Unit) Text(h Host) (string, error) {
 		return "", fmt.Errorf("services: %w", err)
 	}
 	escape := func(s string) string { return s }
-	flags, config := "", filepath.Join(h.Home, u.ownConfig())
+	writable := ""
+	for _, dir := range h.Writable {
+		writable += `ReadWritePaths="` + dir + "\"\n"
+	}
+	flags, config := "", u.ConfigOf(h)
 	if h.Config != "" {
-		flags, config = ` --config "`+h.Config+`"`, h.Config
+		flags = ` --config "` + h.Config + `"`
 	}
 	if u.System == Launchd {
 		escape = func(s string) string {
@@ -122,7 +131,15 @@ func (u Unit) Text(h Host) (string, error) {
 		config = strings.ReplaceAll(config, "--", "- -") // it stands in a comment
 	}
 	return strings.NewReplacer("@PROGRAM@", escape(h.Program), "@USER@", escape(h.User), "@HOME@", escape(h.Home),
-		"@FLAGS@", flags, "@CONFIG@", escape(config)).Replace(string(b)), nil
+		"@FLAGS@", flags, "@CONFIG@", escape(config), "@WRITABLE@", writable).Replace(string(b)), nil
+}
+
+// ConfigOf is the config file that the service reads on a host.
+func (u Unit) ConfigOf(h Host) string {
+	if h.Config != "" {
+		return h.Config
+	}
+	return filepath.Join(h.Home, u.ownConfig())
 }
 
 // ownConfig is the user's own config file, below the home directory.
@@ -152,3 +169,17 @@ func Shortlived(path string) bool {
 
 // LogCommand is the command that shows what the service says on a host.
 func (u Unit) LogCommand(h Host) string { return strings.ReplaceAll(u.Log, "@HOME@", h.Home) }
+
+// HomeOf is where the home directory of a user most likely is that this host does not
+// have.
+func HomeOf(system, name string) string {
+	switch {
+	case name == "root" && system == Launchd:
+		return "/var/root"
+	case name == "root":
+		return "/root"
+	case system == Launchd:
+		return "/Users/" + name
+	}
+	return "/home/" + name
+}
