@@ -147,9 +147,11 @@ func (s *setUp) pairs(kind verbs.QPKind, attr verbs.DeviceAttr) error {
 			return fmt.Errorf("lane %d: %w", l.index, err)
 		}
 		l.pair = p
-		w.recvs = min(w.recvs, p.info.MaxRecv)
+		if w.recvs = min(w.recvs, p.info.MaxRecv); w.recvs < leastSlots {
+			return fmt.Errorf("lane %d: %w: the device gives queues of %d receives, %d are needed", l.index, transport.ErrUnavailable, w.recvs, leastSlots)
+		}
 	}
-	s.mine.slots, s.mine.strides = uint8(max(2, min(w.recvs, slots))), uint8(max(2, min(w.recvs, strides)))
+	s.mine.slots, s.mine.strides = uint8(min(w.recvs, slots)), uint8(min(w.recvs, strides))
 	return nil
 }
 
@@ -217,6 +219,9 @@ func (s *setUp) memory(context.Context) error {
 func (l *lane) room(unit, limit int) (err error) {
 	t, pd := &l.c.t, l.c.pd
 	in, out := &l.in, &l.out
+	if out.width, err = t.width(l.info.MaxSend); err != nil {
+		return err
+	}
 	out.signalAll = !unsignalled(l.c.seat.info.Class)
 	in.all = out.signalAll
 	out.inline = l.info.MaxInline >= noticeSize
@@ -240,19 +245,16 @@ func (l *lane) room(unit, limit int) (err error) {
 	remotely := t.access() | verbs.AccessLocalWrite
 	switch t.mode {
 	case push:
-		out.width = uint64(min(t.slots, l.info.MaxSend/frameWRs))
 		add(&in.heads, t.slots, headRoom, remotely)
 		add(&in.bodies, t.slots, unit, remotely)
 		add(&out.heads, t.slots, headRoom, 0)
 		add(&out.bodies, stages, unit, 0)
 	case pull:
-		out.width = uint64(min(t.slots, l.info.MaxSend-2*readAhead))
 		add(&in.heads, t.slots, headRoom, verbs.AccessLocalWrite)
 		add(&in.bodies, t.slots, unit, verbs.AccessLocalWrite)
 		add(&out.heads, t.slots, headRoom, t.access())
 		add(&out.bodies, t.slots, unit, t.access())
 	case stride:
-		out.width = uint64(min(t.slots, l.info.MaxSend))
 		arenas[0].unit = strideSize
 		arenas = arenas[:1]
 		add(&out.bodies, t.slots, strideSize, 0)
@@ -352,9 +354,13 @@ func (s *setUp) ready(context.Context) error {
 
 // test tries every lane with a frame in each direction.
 func (s *setUp) test(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, testTime)
+	limited, cancel := context.WithTimeout(ctx, testTime)
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() {
+	stop := context.AfterFunc(limited, func() {
+		if err := ctx.Err(); err != nil { // the caller's end, which says nothing of the lane
+			s.c.fail(err)
+			return
+		}
 		s.c.fail(fmt.Errorf("%w: a lane that is set up carries nothing: is the peer's address %v reachable from %v, and are the MTUs of both networks equal?",
 			transport.ErrLost, s.there.gid, s.c.seat.entry.GID))
 	})

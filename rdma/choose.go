@@ -140,6 +140,10 @@ const (
 	rankAddr   = 60 // the GID is the control connection's own address
 )
 
+// maxIndex is the last index of a GID that a queue pair can be told: sgid_index of
+// struct ibv_global_route is one byte.
+const maxIndex = 255
+
 // look adds the seats of a device.
 func (s *search) look(info verbs.DeviceInfo, d verbs.Device) {
 	attr, err := d.Attr()
@@ -163,13 +167,18 @@ func (s *search) look(info verbs.DeviceInfo, d verbs.Device) {
 			s.refused = append(s.refused, fmt.Errorf("device %s port %d: %w", info.Name, port, err))
 			continue
 		}
-		n := len(s.seats)
+		n := len(s.seats) + len(s.refused)
 		for _, e := range gids {
-			if e.Kind != verbs.GIDRoCEv1 && !e.GID.Addr().IsUnspecified() {
+			switch {
+			case e.Kind == verbs.GIDRoCEv1 || e.GID.Addr().IsUnspecified():
+			case e.Index > maxIndex:
+				s.refused = append(s.refused, fmt.Errorf("device %s port %d: address %v has index %d of the table, queue pairs take those to %d: remove other addresses of its network interface",
+					info.Name, port, e.GID, e.Index, maxIndex))
+			default:
 				s.add(seat{info: info, port: port, attr: pa, entry: e})
 			}
 		}
-		if n == len(s.seats) {
+		if n == len(s.seats)+len(s.refused) {
 			s.refused = append(s.refused, fmt.Errorf("device %s port %d: no address for RoCE v2: give its network interface one", info.Name, port))
 		}
 	}
@@ -244,7 +253,7 @@ func (s seat) linkLocal(d verbs.Device) seat {
 		return s
 	}
 	for _, e := range gids {
-		if e.Kind != verbs.GIDRoCEv1 && e.IfIndex == s.entry.IfIndex && e.GID.Addr().IsLinkLocalUnicast() {
+		if e.Kind != verbs.GIDRoCEv1 && e.Index <= maxIndex && e.IfIndex == s.entry.IfIndex && e.GID.Addr().IsLinkLocalUnicast() {
 			s.entry, s.why = e, s.why+", link-local as the peer's"
 			return s
 		}

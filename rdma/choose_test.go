@@ -96,6 +96,8 @@ func TestChoose(t *testing.T) {
 		"no address":              {devices: shelf{"mlx5_0": {ports: port(gid("10.0.0.1", 0, 2, v1))}}, fails: "no address for RoCE v2"},
 		"cannot be opened":        {devices: shelf{"mlx5_0": {broken: true}}, fails: "link unavailable"},
 		"none":                    {devices: shelf{}, fails: "this host has no RDMA device"},
+		"high index":              {devices: shelf{"mlx5_0": {ports: port(gid("10.0.0.1", 256, 2, v2))}}, local: "10.0.0.1", fails: "address 10.0.0.1 has index 256"},
+		"only low ones":           {devices: shelf{"mlx5_0": {ports: port(gid("10.0.0.1", 300, 2, v2), gid("fe80::1", 5, 2, v2))}}, local: "10.0.0.1", want: "mlx5_0 fe80::1 5", why: "the only device"},
 		"IPv4 before global IPv6": {devices: shelf{"mlx5_0": spark()["mlx5_1"]}, local: "192.168.7.7", want: "mlx5_0 10.0.1.1 7", why: "only"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -135,7 +137,7 @@ func TestChoose(t *testing.T) {
 // that has nothing else.
 func TestLinkLocal(t *testing.T) {
 	c := &card{ports: [][]verbs.GIDEntry{{
-		gid("fe80::1", 0, 2, verbs.GIDRoCEv1), gid("fe80::7", 1, 9, verbs.GIDRoCEv2), gid("fe80::1", 2, 2, verbs.GIDRoCEv2),
+		gid("fe80::1", 0, 2, verbs.GIDRoCEv1), gid("fe80::7", 1, 9, verbs.GIDRoCEv2), gid("fe80::1", 256, 2, verbs.GIDRoCEv2), gid("fe80::1", 2, 2, verbs.GIDRoCEv2),
 	}}}
 	s := seat{port: 1, entry: gid("10.0.0.1", 3, 2, verbs.GIDRoCEv2), why: "because"}
 	if got := s.linkLocal(c); got.entry.Index != 2 || !strings.Contains(got.why, "link-local") {

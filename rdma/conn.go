@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -235,8 +236,9 @@ func (c *conn) Close() error {
 }
 
 // destroy frees what the connection has of the device, in order: queue pairs, then
-// memory, then the rest. When something does not go the rest stays too, mapped, since
-// the device may still use it.
+// memory, then the rest. Memory is deregistered even where a queue pair does not go, so
+// that the peer cannot reach it any more; then it stays mapped, and the rest stays too,
+// since the device may still use it.
 func (c *conn) destroy() error {
 	var errs []error
 	for _, l := range c.lanes {
@@ -245,13 +247,13 @@ func (c *conn) destroy() error {
 		}
 		l.out.abandon()
 	}
+	errs = append(errs, deregister(c.regions()))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	for _, l := range c.lanes {
 		errs = append(errs, l.out.close(), l.in.close())
 	}
-	errs = append(errs, deregister(c.parts))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
@@ -264,4 +266,17 @@ func (c *conn) destroy() error {
 		return persist(c.dev.Close)
 	}
 	return nil
+}
+
+// regions is all memory that is registered for the connection.
+func (c *conn) regions() []part {
+	list := slices.Clone(c.parts)
+	for _, l := range c.lanes {
+		for _, a := range []*arena{l.out.heads, l.out.notes, l.out.bodies, l.in.heads, l.in.notes, l.in.bodies} {
+			if a != nil {
+				list = append(list, a.parts...)
+			}
+		}
+	}
+	return list
 }

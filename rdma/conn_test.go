@@ -237,6 +237,9 @@ func TestUnavailable(t *testing.T) {
 		"locked memory": {fakeverbs.MLX5, func(e *ends) { e.a.LimitMemory(1 << 20) }, "RLIMIT_MEMLOCK"},
 		"peer's port":   {fakeverbs.MLX5, func(e *ends) { e.b.SetPort(false) }, "the other end says"},
 		"peer's memory": {fakeverbs.MCDMA, func(e *ends) { e.b.LimitMemory(1 << 20) }, "the other end says"},
+		"short queues":  {queuesOf(fakeverbs.MLX5, 8), func(*ends) {}, "queues of 8 requests, 16 are needed"},
+		"short strides": {queuesOf(fakeverbs.Apple, 8), func(*ends) {}, "queues of 8 requests, 16 are needed"},
+		"shorter ones":  {queuesOf(fakeverbs.MLX5, 2), func(e *ends) { e.slots(leastSlots) }, "write mode needs 3"},
 		"queue pairs":   {fakeverbs.Apple, func(e *ends) { e.lanes = 11 }, "queue pairs"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -264,39 +267,6 @@ func TestIncompatible(t *testing.T) {
 			t.Errorf("mlx5 to apple: %v, %v", a.err, b.err)
 		}
 		if err := other.left(); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-// TestRefusedTeardown closes connections whose device does not let go: for a moment,
-// which is waited for, and for good, which costs the device and the memory.
-func TestRefusedTeardown(t *testing.T) {
-	inBubble(t, fakeverbs.MLX5, Options{}, func(t *testing.T, e *ends) {
-		a, b := e.mustConnect(t)
-		e.a.Refuse(5)
-		if err := errors.Join(closeBoth(a, b), e.la.Available()); err != nil {
-			t.Error(err)
-		}
-	})
-	synctest.Test(t, func(t *testing.T) {
-		e := newEnds(fakeverbs.MLX5, 1, Options{})
-		a, b := e.mustConnect(t)
-		arena := e.tapA.lanes[0].in.bodies
-		e.a.Refuse(1 << 30)
-		begin := time.Now()
-		if err := closeBoth(a, b); !errors.Is(err, verbs.ErrBusy) {
-			t.Errorf("close: %v", err)
-		}
-		if took := time.Since(begin); took > 4*destroyTime {
-			t.Errorf("close took %v", took)
-		}
-		arena.mem[0]++ // the memory is still there, since the device may write to it
-		if err := e.la.Available(); !errors.Is(err, transport.ErrUnavailable) || !strings.Contains(err.Error(), "restarts") {
-			t.Errorf("the device is used again: %v", err)
-		}
-		e.a.Refuse(0)
-		if err := e.tapA.destroy(); err != nil {
 			t.Error(err)
 		}
 	})

@@ -55,13 +55,25 @@ func (l *lane) pump() {
 		} else if err == nil {
 			err = w.wait()
 		}
-		switch {
-		case err == nil:
-		case l.c.ctx.Err() != nil:
-			return
-		default:
+		if err == nil {
+			continue
+		}
+		if l.c.ctx.Err() == nil {
 			l.c.fail(fmt.Errorf("%w: lane %d: %w", transport.ErrLost, l.index, err))
-			return
+		}
+		if which == 0 { // those behind the bad one will not be polled again
+			l.ended(w.buf[:n])
+		}
+		return
+	}
+}
+
+// ended takes completions of the send queue of a lane that is dead, good or bad: the
+// device is done with the bytes. Some may have been taken before.
+func (l *lane) ended(list []verbs.Completion) {
+	for i := range list {
+		if c := &list[i]; c.ID&idMask == idFrame {
+			l.out.completed(c.ID &^ idMask)
 		}
 	}
 }
@@ -254,11 +266,7 @@ func (l *lane) drain() {
 		if err != nil {
 			return
 		}
-		for i := range n {
-			if c := &buf[i]; c.ID&idMask == idFrame {
-				l.out.completed(c.ID &^ idMask)
-			}
-		}
+		l.ended(buf[:n])
 		if n == 0 {
 			time.Sleep(destroyPause)
 		}

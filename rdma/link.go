@@ -19,8 +19,9 @@ type Options struct {
 	// interface; else the only one with an active port.
 	Device string
 
-	// Slots is how many frames this end has room for on each lane. 0 means 16; at most
-	// 32. Fewer are offered where the device's limits want it.
+	// Slots is how many frames this end has room for on each lane, 2 to 32. 0 and
+	// negative numbers mean 16, 1 counts as 2, and what is above 32 as 32. Fewer are
+	// offered where the device's limits want it.
 	Slots int
 
 	// NoRemoteWrite keeps the peer from writing into memory of this end: frames are
@@ -55,7 +56,7 @@ var _ carrier.Carrier = (*Link)(nil)
 
 // New returns a link. It opens nothing.
 func New(o Options) *Link {
-	o.Slots = min(cmp.Or(max(o.Slots, 0), defaultSlots), maxSlots)
+	o.Slots = min(max(cmp.Or(max(o.Slots, 0), defaultSlots), leastSlots), maxSlots)
 	if o.OnChoice == nil {
 		o.OnChoice = func(Choice) {}
 	}

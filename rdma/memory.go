@@ -55,12 +55,16 @@ func registerParts(pd verbs.PD, mem []byte, size int, access verbs.Access) (part
 	return parts, nil
 }
 
+// deregister deregisters all parts that go, in the time that one object has. It may be
+// called again.
 func deregister(parts []part) error {
-	errs := make([]error, 0, len(parts))
-	for _, p := range parts {
-		errs = append(errs, persist(p.mr.Deregister))
-	}
-	return errors.Join(errs...)
+	return persist(func() error {
+		errs := make([]error, 0, len(parts))
+		for _, p := range parts {
+			errs = append(errs, p.mr.Deregister()) // idempotent
+		}
+		return errors.Join(errs...)
+	})
 }
 
 // persist calls f, which frees an object of the device, until it succeeds or has

@@ -94,7 +94,7 @@ func (o *offer) parse(r *reader) {
 		r.fail("reserved flags of an offer are set")
 	case o.mtu.Bytes() == 0:
 		r.fail("MTU %d", o.mtu)
-	case o.slots < 2 || o.slots > maxSlots || o.strides < 2 || o.strides > strides:
+	case o.slots < leastSlots || o.slots > maxSlots || o.strides < leastSlots || o.strides > strides:
 		r.fail("room for %d frames and %d messages", o.slots, o.strides)
 	}
 }

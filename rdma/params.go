@@ -16,8 +16,9 @@ const (
 	// defaultSlots is how many frames a lane's receiver has room for: 16 MiB of 1 MiB
 	// frames, 10 ms at 12 Gbit/s and 2.5 ms at 50, which hides the round trip of the
 	// grants and the copying of some slots. maxSlots bounds what a peer may offer, and
-	// with it the size of its offer.
+	// with it the size of its offer. With leastSlots one is filled while the other is read.
 	defaultSlots = 16
+	leastSlots   = 2
 	maxSlots     = 32
 
 	// stages is how many frames a sender that copies has in hand: one is copied while

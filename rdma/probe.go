@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"pdlink/rdma/internal/verbs"
+	"pdlink/transport"
 )
 
 // pair is a queue pair with its queues.
@@ -27,8 +28,13 @@ type wish struct {
 }
 
 // newPair makes a queue pair of at most the wished depth: where the provider refuses
-// it, with less. What it refuses for good is the error.
+// it, with less. What it refuses for good is the error. Errors:
+// transport.ErrUnavailable when the wish itself is for less than is needed, since that
+// is all that the device has.
 func newPair(pd verbs.PD, w wish, psn uint32) (*pair, error) {
+	if w.recvs < w.leastRecvs {
+		return nil, fmt.Errorf("%w: the device gives queues of %d requests, %d are needed", transport.ErrUnavailable, w.recvs, w.leastRecvs)
+	}
 	p := &pair{psn: psn}
 	var err error
 	if !w.noChannel {

@@ -133,7 +133,7 @@ func surveyPort(d verbs.Device, number int) Port {
 		if e.GID.Addr().IsUnspecified() {
 			continue
 		}
-		w := Address{IP: e.GID.Addr(), Index: e.Index, Kind: e.Kind.String(), Usable: e.Kind != verbs.GIDRoCEv1}
+		w := Address{IP: e.GID.Addr(), Index: e.Index, Kind: e.Kind.String(), Usable: e.Kind != verbs.GIDRoCEv1 && e.Index <= maxIndex}
 		if i, err := net.InterfaceByIndex(e.IfIndex); err == nil {
 			w.Interface = i.Name
 		}

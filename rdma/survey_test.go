@@ -32,7 +32,7 @@ func broken(l *Link, err error) *Link { l.load = failing(err); return l }
 func TestSurvey(t *testing.T) {
 	cards := shelf{
 		"mlx5_0": {class: verbs.ClassMellanox, ports: port(
-			gid("fe80::1", 0, 2, verbs.GIDRoCEv1), gid("::", 1, 2, verbs.GIDRoCEv2), gid("10.0.0.1", 3, 1, verbs.GIDRoCEv2))},
+			gid("fe80::1", 0, 2, verbs.GIDRoCEv1), gid("::", 1, 2, verbs.GIDRoCEv2), gid("10.0.0.1", 3, 1, verbs.GIDRoCEv2), gid("10.0.0.2", 256, 1, verbs.GIDRoCEv2))},
 		"mlx5_1": {broken: true},
 	}
 	s := surveyOf(cards, "")
@@ -46,7 +46,7 @@ func TestSurvey(t *testing.T) {
 	if v.Class != "mlx5" || v.Err != nil || !errors.Is(v.Memory, verbs.ErrUnsupported) || len(v.Ports) != 1 {
 		t.Fatalf("%+v", v)
 	}
-	if p := v.Ports[0]; !p.Active || p.State != "active" || p.MTU != 4096 || !p.Ethernet || len(p.Addresses) != 2 {
+	if p := v.Ports[0]; !p.Active || p.State != "active" || p.MTU != 4096 || !p.Ethernet || len(p.Addresses) != 3 {
 		t.Errorf("%+v", p)
 	}
 	if a := addressOf(v, 0); a.Usable || a.Kind != "RoCE v1" || a.IP != ip("fe80::1") {
@@ -54,6 +54,9 @@ func TestSurvey(t *testing.T) {
 	}
 	if a := addressOf(v, 1); !a.Usable || a.Index != 3 || a.IP != ip("10.0.0.1") {
 		t.Errorf("%+v", a)
+	}
+	if a := addressOf(v, 2); a.Usable || a.Index != 256 {
+		t.Errorf("an index that no queue pair takes: %+v", a)
 	}
 	for name, c := range cards {
 		if c.open != 0 {

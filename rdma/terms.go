@@ -50,6 +50,22 @@ func agree(mine, peer *offer) (terms, error) {
 	return t, nil
 }
 
+// width is how many frames, or messages, may be on their way in a send queue of so many
+// requests: at least one. Errors: transport.ErrUnavailable where there is no room for one.
+func (t *terms) width(sends int) (uint64, error) {
+	each, besides := 1, 0
+	switch t.mode {
+	case push:
+		each = frameWRs
+	case pull:
+		besides = 2 * readAhead // the reads of the other direction
+	}
+	if sends < besides+each {
+		return 0, fmt.Errorf("%w: the device gives send queues of %d requests, %v mode needs %d", transport.ErrUnavailable, sends, t.mode, besides+each)
+	}
+	return uint64(min(t.slots, (sends-besides)/each)), nil
+}
+
 // access is what queue pairs and the memory that the peer uses are open to.
 func (t *terms) access() verbs.Access {
 	switch t.mode {

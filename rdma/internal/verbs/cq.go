@@ -45,6 +45,9 @@ func (p *pd) newChannel() (*channel, error) {
 	if lib.getEvent == 0 || lib.ackCQ == 0 || lib.destroyChannel == 0 {
 		return nil, fmt.Errorf("%w: %s: %s lacks functions for it", ErrUnsupported, doing, lib.path)
 	}
+	if p.dev.table().ReqNotifyCQ == 0 { // no queue could be armed
+		return nil, fmt.Errorf("%w: %s: its provider has no ibv_req_notify_cq", ErrUnsupported, doing)
+	}
 	c, err := lib.pointer(doing, lib.createChannel, p.dev.ctx)
 	if err != nil {
 		return nil, err
@@ -136,6 +139,10 @@ func (p *pd) NewCQ(depth int, on Channel) (CQ, error) {
 }
 
 func (p *pd) newCQ(depth int, ch *channel) (*cq, error) {
+	ops := p.dev.table()
+	if ops.PollCQ == 0 {
+		return nil, fmt.Errorf("%w: make a completion queue on %s: its provider has no ibv_poll_cq", ErrUnsupported, p.dev.name)
+	}
 	mem, unmap, err := Map(pageSize)
 	if err != nil {
 		return nil, err
@@ -149,7 +156,6 @@ func (p *pd) newCQ(depth int, ch *channel) (*cq, error) {
 	if err != nil {
 		return nil, errors.Join(err, unmap())
 	}
-	ops := p.dev.table()
 	q := &cq{
 		pd: p, ch: ch, c: c, depth: int(at[cCQ](c).CQE), unmap: unmap,
 		armFn: ops.ReqNotifyCQ, armArgs: []uintptr{c, 0}, pollFn: ops.PollCQ,

@@ -126,6 +126,9 @@ func leaveAll(users []*life) {
 
 func (p *pd) newQP(o QPOptions, send, recv *cq) (*qp, error) {
 	lib := p.dev.lib
+	if ops := p.dev.table(); ops.PostSend == 0 || ops.PostRecv == 0 {
+		return nil, fmt.Errorf("%w: make a queue pair on %s: its provider lacks ibv_post_send or ibv_post_recv", ErrUnsupported, p.dev.name)
+	}
 	var made uintptr
 	var granted cQPCap
 	err := with(p.dev, func(c *cQPInitAttr) error {
