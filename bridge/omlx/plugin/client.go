@@ -122,6 +122,10 @@ func (c *Client) call(ctx context.Context, method, name string, query url.Values
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
+	// All calls may be made twice, so one that crosses with the end of an idle connection, of
+	// a decoder that was started again for example, is made again over another. An empty
+	// list is not sent: it tells the transport alone.
+	req.Header["X-Idempotency-Key"] = []string{}
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("ask the plug-in: %w", err)

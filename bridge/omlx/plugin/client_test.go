@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 
 	"pdlink/bridge/omlx"
@@ -107,5 +108,43 @@ func TestClientRefused(t *testing.T) {
 	s.Close()
 	if err := ask(0, ""); err == nil {
 		t.Error("nobody answers, and no error is told")
+	}
+}
+
+// TestClientOfARestartedDecoder: a call over a connection that the decoder ends just then
+// is made again over another one.
+func TestClientOfARestartedDecoder(t *testing.T) {
+	calls := map[string]int{} // by connection
+	var mu sync.Mutex
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		mu.Lock()
+		calls[r.RemoteAddr]++
+		again := calls[r.RemoteAddr] > 1
+		mu.Unlock()
+		if again {
+			panic(http.ErrAbortHandler) // the request has come, and no answer goes
+		}
+		if _, sent := r.Header["X-Idempotency-Key"]; sent {
+			t.Error("the mark for the transport is sent")
+		}
+		if len(body) == 0 {
+			t.Error("the body did not come")
+		}
+		io.WriteString(w, `{"blocks":1}`)
+	}))
+	defer s.Close()
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := NewClient(u, s.Client())
+	for range 3 {
+		if a, err := c.Adopt(t.Context(), nil, AdoptCall{Model: "m", Hashes: make([]omlx.Hash, 1)}); err != nil || a.Blocks != 1 {
+			t.Errorf("%+v, %v", a, err)
+		}
+	}
+	if len(calls) != 3 {
+		t.Errorf("%d connections, want a new one after each that was cut", len(calls))
 	}
 }
