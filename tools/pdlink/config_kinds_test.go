@@ -42,8 +42,8 @@ func TestConfigShowWarnsOfAllThatIsWrong(t *testing.T) {
 		{"[decode]\ndecoder = 'http://127.0.0.1:1'\nmin-tokens = -5\nmin-tail = -1\nper-engine = 0\nring = 1\nlisten = 'x'\n", []string{
 			"--min-tokens -5: want 0 or more", "--min-tail -1: want 0 or more", "--per-engine 0: want 1 or more", "--ring 1: want", `link "x": want`,
 		}},
-		{"[prefill]\nto = 'x'\nslots = -1\nretry = '-1s'\nrank = '1'\nengine = 'y'\nmodel = ['z']\n", []string{
-			`link "x": want`, "--slots -1: want", "--retry -1s: want a time", "--rank 1 is for --group", `--model "z": want`,
+		{"[prefill]\nto = 'x'\nslots = -1\nretry = '-1s'\nrank = '1'\nengine = 'y'\nmodel = ['z']\nuid = [4294967297]\n", []string{
+			`link "x": want`, "--slots -1: want", "--retry -1s: want a time", "--rank 1 is for --group", `--model "z": want`, "--uid 4294967297: want",
 		}},
 	} {
 		status, _, errOut := cli(t, "config", "show", "--config", configured(t, c.text))

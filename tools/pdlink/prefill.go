@@ -161,10 +161,18 @@ func (f *prefillFlags) check(g given) error {
 	if f.slots < 0 {
 		errs = append(errs, fmt.Errorf("--slots %d: want a number of slots, or 0 for %d", f.slots, defaultSlots))
 	}
+	for _, id := range f.uids {
+		if id >= noUser {
+			errs = append(errs, fmt.Errorf("--uid %d: want a user's number below %d", id, uint32(noUser)))
+		}
+	}
 	errs = append(errs, f.parseEngine(g))
 	f.mapped, err = parseModels(f.models)
 	return errors.Join(append(errs, err, f.parseRoutes())...)
 }
+
+// noUser is the first number that no user can have.
+const noUser = 1<<32 - 1
 
 // parseEngine reads what says which engine it is.
 func (f *prefillFlags) parseEngine(g given) (err error) {
