@@ -270,9 +270,10 @@ func keepHopeless(e *env) {
 	for range 50 {
 		f.Corrupt(SentPayload, 0, -1)
 	}
-	e.must(e.send(out, piece{0, 0, 1000}), "send")
+	// The last slot comes first: the connection may be lost as soon as the frame is sent.
 	l, err := out.Lease(e.ctx)
 	e.must(err, "lease the last slot")
+	e.must(e.send(out, piece{0, 0, 1000}), "send")
 	_, err = out.Lease(e.ctx)
 	e.is(err, transport.ErrLost, "lease a slot that never comes back")
 	e.is(err, transport.ErrDamaged, "lease a slot that never comes back")

@@ -125,7 +125,8 @@ func (s *spy) frame(tb testing.TB, data content, change func(*wire.FrameHeader))
 }
 
 // violates checks that B ends the connection for a protocol violation, that A
-// loses it, and that another connection of the same rings is not touched.
+// loses it. How the sending of what violates ends is no part of it: a driver may
+// refuse it itself, and the receiver may end the connection before the call returns.
 func (s *spy) violates(e *env, in transport.Incoming, what string) {
 	e.Helper()
 	// Receiving comes second: what it releases may make a frame right that came
@@ -214,7 +215,7 @@ func peerMessages(e *env) {
 		other := e.pair(session.Options{}, session.Options{RecvRing: ring})
 		s := e.spied(session.Options{RecvRing: ring})
 		_, in := s.open(e)
-		e.must(s.SendControl(build(s)), "send "+what)
+		s.SendControl(build(s)) //nolint:errcheck // see violates
 		s.violates(e, in, what)
 		e.usable(other.A, other.B)
 		s.Close()
@@ -239,7 +240,7 @@ func peerFrames(e *env) {
 		s := e.spied(session.Options{})
 		_, in := s.open(e)
 		header, payload := s.frame(e, e.data, change)
-		e.must(s.SendFrame(header, payload), "send "+what)
+		s.SendFrame(header, payload) //nolint:errcheck // see violates
 		s.violates(e, in, what)
 		s.Close()
 	}
@@ -250,7 +251,7 @@ func peerFrames(e *env) {
 		_, in := s.open(e)
 		header, payload := s.frame(e, e.data, nil)
 		header[at] ^= 0xff
-		s.SendFrame(header, payload) //nolint:errcheck // a driver may look at it itself
+		s.SendFrame(header, payload) //nolint:errcheck // see violates
 		s.violates(e, in, "frame with damaged "+what)
 		s.Close()
 	}
