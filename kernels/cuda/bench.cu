@@ -1,4 +1,4 @@
-// Measures libpdproj on the device it runs on: bench [speed|cost|kv|small|alone|all|soak MINUTES].
+// Measures libpdproj on the device it runs on: bench [speed|cost|kv|small|alone|profile|all|soak MINUTES].
 // Printed are medians of interleaved runs in one process.
 #include "bench.cuh"
 
@@ -358,6 +358,7 @@ int main(int argc, char **argv) {
 	if (all || !strcmp(what, "kv")) bench::measure_kv();
 	if (all || !strcmp(what, "small")) bench::small_cases();
 	if (all || !strcmp(what, "alone")) bench::kernels_alone();
+	if (!strcmp(what, "profile")) bench::profiled();
 	if (!strcmp(what, "soak")) bench::soak(argc > 2 ? atof(argv[2]) : 6);
 	return 0;
 }

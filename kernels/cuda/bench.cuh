@@ -88,5 +88,6 @@ void measure_kv();
 void soak(double minutes);
 void small_cases();
 void kernels_alone();
+void profiled();
 
 } // namespace bench

@@ -5,6 +5,12 @@
 
 #include <algorithm>
 
+// Of the CUDA runtime; the header that declares them is a package of its own.
+extern "C" {
+cudaError_t CUDARTAPI cudaProfilerStart(void);
+cudaError_t CUDARTAPI cudaProfilerStop(void);
+}
+
 namespace bench {
 
 // What a layer's call costs the host, with results to each block's own place or packed
@@ -116,77 +122,193 @@ uint64_t digest(uint64_t h, const void *at, size_t n) {
 	return h;
 }
 
+// A handle with its eight requests. Each has slots of its own, so that what lands there can be compared.
 struct Job {
 	pdproj_request *r;
+	Slots slots;
 	int64_t position;
-	int layer;
-	bool given_up;
+	bool even; // chunks of a block, which are prepared
+};
+
+struct Handle {
+	Model m;
+	Job jobs[8];
+	uint64_t last, want; // newest ticket; digest of the first block
+};
+
+Handle open_handle(const std::vector<int> &ratios, int most, const uint16_t *x, unsigned flags) {
+	pdproj_error err = {};
+	Handle h = {make_model(ratios, most, 8, flags), {}, 0, 0};
+	for (int i = 0; i < (int)ratios.size(); i++) CHECK(pdproj_prepare(h.m.h, i, x, block, 0, &err));
+	for (Job &j : h.jobs) {
+		j.slots = make_slots(h.m, most / block + 1);
+		memset(j.slots.at, 0, j.slots.bytes * (most / block + 1));
+	}
+	return h;
+}
+
+void close_handle(Handle *h) {
+	for (Job &j : h->jobs) {
+		if (j.r) pdproj_request_free(h->m.h, j.r);
+		free_slots(&j.slots);
+	}
+	free_model(&h->m);
+}
+
+size_t free_memory() {
+	pdproj_error err = {};
+	size_t f, total;
+	CHECK(cudaDeviceSynchronize());
+	CHECK(cudaMemGetInfo(&f, &total));
+	return f;
+}
+
+// Of this process on the host, in KiB; 0 where the system does not say.
+long resident() {
+	char line[256];
+	long kib = 0;
+	FILE *f = fopen("/proc/self/status", "r");
+	while (f && fgets(line, sizeof line, f)) sscanf(line, "VmRSS: %ld", &kib);
+	if (f) fclose(f);
+	return kib;
+}
+
+struct Soak {
+	const uint16_t *x;
+	int most, layers;
+	cudaStream_t s[3];
+	uint64_t seed, calls, finished, aborted, compared, wrong;
+
+	uint64_t random(uint64_t n) {
+		seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+		return (seed >> 33) % n;
+	}
+
+	// The next chunk of one of the handle's requests, which is begun, ended or given up there.
+	void turn(Handle *h) {
+		pdproj_error err = {};
+		Job &j = h->jobs[random(8)];
+		bool compare = false;
+		if (!j.r) {
+			CHECK(pdproj_request_create(h->m.h, &j.r, &err));
+			j.position = 0, j.even = random(2);
+			compare = j.even && (!h->want || random(40) == 0);
+			// What an earlier user of these slots began may still be on its way there.
+			if (compare && h->last) CHECK(pdproj_wait(h->m.h, h->last, &err));
+		}
+		const int n = j.even ? block : 1 + (int)random(most);
+		const int blocks = (int)((j.position + n - 1) / block - j.position / block) + 1;
+		const cudaStream_t on = s[random(3)];
+		int layer = 0;
+		for (; layer < layers; layer++) {
+			CHECK(pdproj_project(h->m.h, j.r, layer, x, n, j.position, j.slots.dst[layer].data(), blocks, nullptr, 0, nullptr, &h->last, on, &err));
+			calls++;
+			if (!compare && random(200) == 0) break; // given up between layers
+		}
+		j.position += n;
+		if (compare) {
+			CHECK(pdproj_wait(h->m.h, h->last, &err));
+			const uint64_t got = digest(0xcbf29ce484222325ull, j.slots.at, j.slots.bytes);
+			if (!h->want) h->want = got;
+			compared++, wrong += got != h->want;
+		}
+		const bool gone = layer < layers;
+		if (gone || j.position > 60000) {
+			pdproj_request_free(h->m.h, j.r);
+			j.r = nullptr;
+			(gone ? aborted : finished)++;
+		}
+		if (random(4) == 0) CHECK(pdproj_wait(h->m.h, h->last, &err));
+	}
+
+	void print(double seconds, size_t free) const {
+		printf("%5.0f s: %llu calls, %llu requests finished, %llu given up, %llu blocks compared, %llu wrong, %zu bytes of device memory free, %ld KiB resident\n",
+			seconds, (unsigned long long)calls, (unsigned long long)finished, (unsigned long long)aborted, (unsigned long long)compared,
+			(unsigned long long)wrong, free, resident());
+	}
 };
 
 } // namespace
 
-// Eight requests take turns with chunks of random length; some are given up. Device
-// memory must not move after the first minute's tenth.
+// Eight requests of each of two handles, placed and packed, take turns in three streams with chunks of
+// a block or of random length; some are given up between layers. Device memory must not move after the
+// first six seconds, and now and then the first block of a request must be the bits that the first one had.
 void soak(double minutes) {
 	pdproj_error err = {};
-	const int most = 4096;
 	const std::vector<int> ratios = {0, 4, 128, 4, 128, 0};
-	cudaStream_t s[3];
-	for (auto &v : s) CHECK(cudaStreamCreateWithFlags(&v, cudaStreamNonBlocking));
-	uint16_t *x = random_rows((size_t)most * hidden, 1, 0, 3);
-	Model m = make_model(ratios, most, 8, 0);
-	Slots slots = make_slots(m, most / block + 1);
-	uint64_t seed = 1, calls = 0, finished = 0, aborted = 0;
-	auto random = [&](uint64_t n) {
-		seed = seed * 6364136223846793005ull + 1442695040888963407ull;
-		return (seed >> 33) % n;
-	};
-	Job jobs[8] = {};
+	Soak k = {};
+	k.most = 4096, k.layers = (int)ratios.size(), k.seed = 1;
+	for (auto &v : k.s) CHECK(cudaStreamCreateWithFlags(&v, cudaStreamNonBlocking));
+	uint16_t *x = random_rows((size_t)k.most * hidden, 1, 0, 3);
+	k.x = x;
+	// What loads with the first handle stays, and is no leak.
+	Handle first = open_handle(ratios, k.most, x, 0);
+	close_handle(&first);
+	const size_t before = free_memory();
+	Handle handles[2] = {open_handle(ratios, k.most, x, 0), open_handle(ratios, k.most, x, PDPROJ_PACKED)};
 	const double begin = now_us(), end = begin + minutes * 60e6;
-	size_t least = 0, free0 = 0, total;
+	size_t least = 0, free0 = 0;
 	double next = begin;
 	for (double t = begin; t < end; t = now_us()) {
-		Job &j = jobs[random(8)];
-		if (!j.r) {
-			CHECK(pdproj_request_create(m.h, &j.r, &err));
-			j.position = 0, j.layer = 0;
-		}
-		const int n = 1 + (int)random(most);
-		const cudaStream_t on = s[random(3)];
-		uint64_t ticket = 0;
-		for (j.layer = 0; j.layer < (int)ratios.size(); j.layer++) {
-			const int blocks = (int)((j.position + n - 1) / block - j.position / block) + 1;
-			CHECK(pdproj_project(m.h, j.r, j.layer, x, n, j.position, slots.dst[j.layer].data(), blocks, nullptr, 0, nullptr, &ticket, on, &err));
-			calls++;
-			if (random(200) == 0) break; // given up between layers
-		}
-		j.position += n;
-		const bool done = j.position > 60000, gone = j.layer < (int)ratios.size();
-		if (done || gone) {
-			pdproj_request_free(m.h, j.r);
-			j.r = nullptr;
-			(done && !gone ? finished : aborted)++;
-		}
-		if (random(4) == 0) CHECK(pdproj_wait(m.h, ticket, &err));
+		k.turn(&handles[k.random(2)]);
 		if (t < next) continue;
 		next = t + 10e6;
-		CHECK(cudaDeviceSynchronize());
-		size_t f;
-		CHECK(cudaMemGetInfo(&f, &total));
+		const size_t f = free_memory();
 		if (free0 == 0 && t > begin + 6e6) free0 = least = f;
 		if (f < least) least = f;
-		printf("%5.0f s: %llu calls, %llu requests finished, %llu given up, %zu bytes of device memory free\n", (t - begin) / 1e6,
-			(unsigned long long)calls, (unsigned long long)finished, (unsigned long long)aborted, f);
+		k.print((t - begin) / 1e6, f);
 	}
-	CHECK(cudaDeviceSynchronize());
-	printf("soak: %s (least free %zu, at first %zu)\n", least == free0 ? "flat" : "NOT FLAT", least, free0);
-	free_slots(&slots);
-	free_model(&m);
+	const size_t f = free_memory();
+	if (f < least) least = f;
+	const bool flat = free0 && least == free0;
+	printf("soak: %s (least free %zu, at first %zu, at last %zu); %llu of %llu blocks wrong; %s\n", flat ? "flat" : "NOT FLAT", least, free0, f,
+		(unsigned long long)k.wrong, (unsigned long long)k.compared, handles[0].want == handles[1].want ? "packed as placed" : "PACKED OTHER THAN PLACED");
+	for (Handle &h : handles) close_handle(&h);
+	const size_t after = free_memory();
+	printf("soak: free before the handles %zu, after them %zu: %s\n", before, after, after == before ? "equal" : "DIFFERENT");
 	CHECK(cudaFree(x));
+	for (auto v : k.s) CHECK(cudaStreamDestroy(v));
+	if (!flat || k.wrong) exit(1);
 }
 
-// Cases small enough for compute-sanitizer: every kernel, whole and cut, staged and
-// direct; the digests must agree.
+namespace {
+
+// All rows of a small model in chunks of that length, and the digest of both blocks. Packed results are put in their
+// places by what the library says that it wrote where.
+uint64_t small_run(const Model &m, const uint16_t *x, int n, int cut, bool packed, cudaStream_t s) {
+	pdproj_error err = {};
+	for (int layer = 0; layer < 3; layer++) CHECK(pdproj_prepare(m.h, layer, x, cut, 0, &err));
+	Slots slots = make_slots(m, 2), scratch = make_slots(m, 2);
+	memset(slots.at, 0, 2 * slots.bytes);
+	pdproj_request *r;
+	CHECK(pdproj_request_create(m.h, &r, &err));
+	uint64_t ticket = 0;
+	pdproj_piece pieces[2 * PDPROJ_ARRAYS];
+	for (int layer = 0; layer < 3; layer++) {
+		for (int at = 0; at < n; at += cut) {
+			const int rows = at + cut > n ? n - at : cut;
+			const int b = at / block, blocks = (at + rows - 1) / block - b + 1;
+			int32_t count = 0;
+			CHECK(pdproj_project(m.h, r, layer, x + (size_t)at * hidden, rows, at, (packed ? scratch : slots).dst[layer].data() + b, blocks, pieces,
+				2 * PDPROJ_ARRAYS, &count, &ticket, s, &err));
+			if (!packed) continue;
+			CHECK(pdproj_wait(m.h, ticket, &err));
+			const pdproj_piece *const end = pieces + count;
+			for (const pdproj_piece *p = pieces; p < end; p++) memcpy((uint8_t *)slots.dst[layer][p->block] + p->offset, p->at, p->length);
+		}
+	}
+	CHECK(pdproj_wait(m.h, ticket, &err));
+	const uint64_t h = digest(0xcbf29ce484222325ull, slots.at, 2 * slots.bytes);
+	pdproj_request_free(m.h, r);
+	free_slots(&slots);
+	free_slots(&scratch);
+	return h;
+}
+
+} // namespace
+
+// Cases small enough for compute-sanitizer: every kernel, whole and cut, staged,
+// direct and packed; the digests must agree.
 void small_cases() {
 	pdproj_error err = {};
 	cudaStream_t s;
@@ -194,29 +316,13 @@ void small_cases() {
 	const int n = 2048 + 300;
 	uint16_t *x = random_rows((size_t)n * hidden, 1, 0, 3);
 	uint64_t want = 0;
-	for (uint32_t flags : {0u, (unsigned)PDPROJ_SERIAL, (unsigned)PDPROJ_DIRECT}) {
+	for (uint32_t flags : {0u, (unsigned)PDPROJ_SERIAL, (unsigned)PDPROJ_DIRECT, (unsigned)PDPROJ_PACKED}) {
 		Model m = make_model({0, 4, 128}, n, 2, flags);
 		for (int cut : {n, 700, 133}) {
-			for (int layer = 0; layer < 3; layer++) CHECK(pdproj_prepare(m.h, layer, x, cut, 0, &err));
-			Slots slots = make_slots(m, 2);
-			memset(slots.at, 0, 2 * slots.bytes);
-			pdproj_request *r;
-			CHECK(pdproj_request_create(m.h, &r, &err));
-			uint64_t ticket = 0, h = 0xcbf29ce484222325ull;
-			for (int layer = 0; layer < 3; layer++) {
-				for (int at = 0; at < n; at += cut) {
-					const int rows = at + cut > n ? n - at : cut;
-					const int b = at / block, blocks = (at + rows - 1) / block - b + 1;
-					CHECK(pdproj_project(m.h, r, layer, x + (size_t)at * hidden, rows, at, slots.dst[layer].data() + b, blocks, nullptr, 0, nullptr, &ticket, s, &err));
-				}
-			}
-			CHECK(pdproj_wait(m.h, ticket, &err));
-			h = digest(h, slots.at, 2 * slots.bytes);
+			const uint64_t h = small_run(m, x, n, cut, flags == PDPROJ_PACKED, s);
 			if (!want) want = h;
 			printf("small, flags %u, chunks of %d: %016llx %s\n", flags, cut, (unsigned long long)h, h == want ? "equal" : "DIFFERENT");
 			if (h != want) exit(1);
-			pdproj_request_free(m.h, r);
-			free_slots(&slots);
 		}
 		free_model(&m);
 	}
@@ -263,6 +369,31 @@ void kernels_alone() {
 		}
 	}
 	for (void *p : {(void *)y, (void *)yw, (void *)norm, (void *)bias, (void *)memory, (void *)out}) CHECK(cudaFree(p));
+}
+
+// One call for a layer of each kind, 8,192 tokens, in the range that `ncu --profile-from-start off` looks at.
+void profiled() {
+	pdproj_error err = {};
+	const int n = 8192;
+	cudaStream_t s;
+	CHECK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+	uint16_t *x = random_rows((size_t)n * hidden, 1, 0, 9);
+	Model m = make_model({0, 4, 128}, n, 2, 0);
+	Slots slots = make_slots(m, n / block);
+	for (int round = 0; round < 2; round++) {
+		pdproj_request *r;
+		CHECK(pdproj_request_create(m.h, &r, &err));
+		if (round) CHECK(cudaProfilerStart());
+		uint64_t ticket = 0;
+		for (int i = 0; i < 3; i++) CHECK(pdproj_project(m.h, r, i, x, n, 0, slots.dst[i].data(), n / block, nullptr, 0, nullptr, &ticket, s, &err));
+		CHECK(pdproj_wait(m.h, ticket, &err));
+		if (round) CHECK(cudaProfilerStop());
+		pdproj_request_free(m.h, r);
+	}
+	free_slots(&slots);
+	free_model(&m);
+	CHECK(cudaStreamDestroy(s));
+	CHECK(cudaFree(x));
 }
 
 } // namespace bench

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds libpdproj.so and its programs: build.sh OUT [lib|arm64|bench|table|check|ring|all]
+# Builds libpdproj.so and its programs: build.sh OUT [lib|arm64|bench|plain|table|check|ring|all]
 #
 # nvcc comes from NVCC or PATH; else, or where NVCC=pypi, the compiler that PyPI ships is installed into OUT/nvcc (any
 # machine with python, no GPU needed). OUT also gets ptxas.log, from which `check` compares registers and
@@ -125,6 +125,15 @@ bench() {
 		-L"$out" -lpdproj -Xlinker -rpath='$ORIGIN' -ldl -lpthread -lrt
 }
 
+# In place of cuBLASLt where compute-sanitizer cannot follow it.
+plain() {
+	mkdir -p "$out/plain"
+	# shellcheck disable=SC2046
+	"$nvcc" -O3 -std=c++17 -shared -cudart static $(gencode) -diag-suppress=20012 -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra \
+		"${include[@]}" ${libdir:+-L"$libdir"} -Xlinker --exclude-libs=ALL,-z,defs,-soname,libcublasLt.so.13 -o "$out/plain/libcublasLt.so.13" \
+		"$here/plain_blas.cu" -ldl -lpthread -lrt
+}
+
 # The order of staging, copies and tickets, against a simulated device on this processor.
 ring() {
 	"$nvcc" -O1 -std=c++17 -cudart none "${include[@]}" -Xcompiler -Wall,-Wextra -x c++ -o "$out/ring_check" "$here/ring.cu" "$here/ring_check.cu" -lpthread
@@ -158,9 +167,10 @@ case $what in
 lib) lib ;;
 arm64) arm64 ;;
 bench) lib; bench ;;
+plain) plain ;;
 check) lib; check ;;
 ring) ring ;;
 table) lib; measured >"$here/registers.txt" ;;
-all) ring; lib; check; bench; arm64 ;;
+all) ring; lib; check; bench; plain; arm64 ;;
 *) echo "build.sh: unknown part $what" >&2; exit 1 ;;
 esac

@@ -159,7 +159,11 @@ func TestExactWhereSumsAre(t *testing.T) {
 func TestRandomShapes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 5))
 	pick := func(v ...int) int { return v[rng.IntN(len(v))] }
-	for n := range 60 {
+	cases := 60
+	if testing.Short() { // under a memory checker
+		cases = 12
+	}
+	for n := range cases {
 		g := smallGeometry(0, 4, 128)
 		if n > 0 {
 			g.Hidden, g.HeadDim, g.IndexDim = 8*(1+rng.IntN(64)), 8*(1+rng.IntN(100)), 8*(1+rng.IntN(40))

@@ -164,7 +164,7 @@ int pdproj_kv_gather(pdproj_kv *h, const pdproj_paged *source, int32_t sources, 
 		default: e = start<uint8_t>(g, blocks, widest, s); break;
 		}
 	}
-	if (!e) e = finish(&h->ring, range, ranges, s, ticket);
+	if (!e) e = finish(&h->ring, range, ranges, false, s, ticket);
 	return e ? fail_cuda(err, e, "gather keys and values") : PDPROJ_OK;
 }
 

@@ -133,7 +133,8 @@ int pdproj_project(pdproj *h, pdproj_request *r, int32_t layer, const void *x, i
 	int32_t listed = 0;
 	if (const int code = list(h, p, &c, staging, dst, pieces, most, &listed, err)) return code;
 	if (const int code = enqueue(h, p, c.kept, c.e, (const uint16_t *)x, s, err)) return code;
-	e = finish(&h->ring, c.range, c.ranges, s, ticket);
+	// A chunk's first layer leaves at once, so that the receiver has work while the next ones are projected.
+	e = finish(&h->ring, c.range, c.ranges, layer == 0, s, ticket);
 	if (e) return fail_cuda(err, e, "send finished rows on");
 	r->position[layer] += n;
 	if (c.e.windows > 0) r->previous[layer] = true;

@@ -49,7 +49,8 @@ int join(Range *v, int n) {
 	return kept;
 }
 
-// Copies of one length at equal distances are one strided copy.
+// Copies of one length at equal distances are one strided copy. Where they lie in several allocations
+// the driver refuses that before it does anything: then each goes by itself.
 cudaError_t copy(const Range *v, int n, cudaStream_t stream) {
 	for (int i = 0; i < n;) {
 		const Range a = v[i];
@@ -62,9 +63,12 @@ cudaError_t copy(const Range *v, int n, cudaStream_t stream) {
 				rows++;
 			}
 		}
-		const cudaError_t e = rows > 1 ? cudaMemcpy2DAsync(a.to, to, a.from, from, a.bytes, rows, cudaMemcpyDefault, stream)
-									   : cudaMemcpyAsync(a.to, a.from, a.bytes, cudaMemcpyDefault, stream);
-		if (e) return e;
+		const bool strided = rows > 1 && !cudaMemcpy2DAsync(a.to, to, a.from, from, a.bytes, rows, cudaMemcpyDefault, stream);
+		if (rows > 1 && !strided) cudaGetLastError(); // what is really wrong, the single copies say again
+		for (int j = i; !strided && j < i + rows; j++) {
+			const cudaError_t e = cudaMemcpyAsync(v[j].to, v[j].from, v[j].bytes, cudaMemcpyDefault, stream);
+			if (e) return e;
+		}
 		i += rows;
 	}
 	return cudaSuccess;
@@ -155,7 +159,7 @@ cudaError_t take(Ring *r, uint64_t bytes, cudaStream_t stream, uint8_t **out) {
 	return cudaStreamWaitEvent(stream, r->done[by % tickets], 0);
 }
 
-cudaError_t finish(Ring *r, Range *ranges, int n, cudaStream_t stream, uint64_t *ticket) {
+cudaError_t finish(Ring *r, Range *ranges, int n, bool now, cudaStream_t stream, uint64_t *ticket) {
 	cudaError_t e = cudaEventRecord(r->produced, stream);
 	if (e) return e;
 	const uint64_t next = r->issued + 1;
@@ -166,7 +170,7 @@ cudaError_t finish(Ring *r, Range *ranges, int n, cudaStream_t stream, uint64_t 
 	if (!r->copies) {
 		e = cudaEventRecord(r->done[next % tickets], stream);
 		r->by[next % tickets] = r->copied = next;
-	} else if (next < r->copied + r->together && r->waitings + n <= most_waiting && bytes < r->size / copies_together) {
+	} else if (!now && next < r->copied + r->together && r->waitings + n <= most_waiting && bytes < r->size / copies_together) {
 		for (int i = 0; i < n; i++) r->waiting[r->waitings++] = ranges[i];
 		r->waiting_bytes = bytes;
 	} else {

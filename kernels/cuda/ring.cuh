@@ -89,8 +89,8 @@ cudaError_t follow(Ring *r, cudaStream_t stream);
 // Takes bytes of staging for a call; later work on the stream may write there.
 cudaError_t take(Ring *r, uint64_t bytes, cudaStream_t stream, uint8_t **out);
 // Ends a call: the ranges are copied behind what the stream holds now, at the latest when
-// somebody asks for the ticket that it issues. Changes the ranges.
-cudaError_t finish(Ring *r, Range *ranges, int n, cudaStream_t stream, uint64_t *ticket);
+// somebody asks for the ticket that it issues, and now without waiting for the next calls'. Changes the ranges.
+cudaError_t finish(Ring *r, Range *ranges, int n, bool now, cudaStream_t stream, uint64_t *ticket);
 int done(Ring *r, uint64_t ticket, pdproj_error *err);
 int wait(Ring *r, pthread_mutex_t *lock, uint64_t ticket, pdproj_error *err);
 
