@@ -254,7 +254,7 @@ vmtest: build
 	@CGO_ENABLED=0 $(GO) build -buildvcs=false -o $(BUILD)/rdma/vmtest ./rdma/vmtest
 
 .PHONY: test-rdma
-test-rdma: vmtest $(CHECK) ## RDMA: struct layouts against the C headers, then on real devices in virtual machines (Debian; installs an emulator)
+test-rdma: vmtest $(CHECK) ## RDMA: struct layouts against the C headers, then on real devices in virtual machines (Debian; needs qemu-system-x86 and xz-utils)
 	set -o pipefail; include=$$($(BUILD)/rdma/vmtest headers -cache $(BUILD)/rdma); { \
 		CGO_ENABLED=0 VERBS_INCLUDE=$$include VERBS_CC=$(VERBS_CC) $(GO) test -tags verbsabi -json -count=1 -timeout $(TEST_TIMEOUT) ./rdma/internal/verbs; \
 		$(RDMATEST) -json -run '^TestVM' -skip '^($(RDMASTEADY))$$' -exec '$(RDMAEXEC)' $(RDMAPKGS); \

@@ -105,30 +105,21 @@ func (s *setUp) open(context.Context) error {
 	if c.link.o.NoRemoteWrite {
 		s.mine.modes = pull | stride
 	}
-	if err := s.pairs(verbs.RC, attr); errors.Is(err, verbs.ErrUnsupported) {
+	if err = s.pairs(verbs.RC, attr); errors.Is(err, errNoKind) {
 		s.mine.modes = stride
-		err = s.pairs(verbs.UC, attr)
-		if err != nil {
-			return err
+		if err = s.unpair(err); err == nil {
+			err = s.pairs(verbs.UC, attr)
 		}
 		s.mine.uc = true
-	} else if err != nil {
-		return err
 	} else {
 		s.mine.rc = true
 	}
-	s.mine.immediate = s.mine.rc && !c.link.o.NoImmediate && immediates(c.seat.info.Class)
+	if err != nil {
+		return err
+	}
+	s.mine.immediate = s.mine.rc && !c.link.o.NoImmediate && traitsOf(c.seat.info.Class).immediates
 	return nil
 }
-
-// immediates reports whether a device of that class may be sent an immediate at all:
-// with MCDMA one that is not understood ends the completion queue.
-func immediates(c verbs.Class) bool {
-	return c == verbs.ClassMellanox || c == verbs.ClassSoft || c == verbs.ClassMelonDMA
-}
-
-// unsignalled reports whether requests without a completion may be tried.
-func unsignalled(c verbs.Class) bool { return immediates(c) }
 
 // pairs makes the queue pair of each lane and settles how much it has room for.
 func (s *setUp) pairs(kind verbs.QPKind, attr verbs.DeviceAttr) error {
@@ -143,15 +134,34 @@ func (s *setUp) pairs(kind verbs.QPKind, attr verbs.DeviceAttr) error {
 	}
 	for _, l := range c.lanes {
 		p, err := newPair(c.pd, w, rand.Uint32()>>8)
+		l.pair = p
 		if err != nil {
 			return fmt.Errorf("lane %d: %w", l.index, err)
 		}
-		l.pair = p
 		if w.recvs = min(w.recvs, p.info.MaxRecv); w.recvs < leastSlots {
 			return fmt.Errorf("lane %d: %w: the device gives queues of %d receives, %d are needed", l.index, transport.ErrUnavailable, w.recvs, leastSlots)
 		}
 	}
 	s.mine.slots, s.mine.strides = uint8(min(w.recvs, slots)), uint8(min(w.recvs, strides))
+	return nil
+}
+
+// unpair frees the queue pairs of lanes that were made before one was refused for that
+// reason. Errors: what does not go, with the reason.
+func (s *setUp) unpair(reason error) error {
+	err := persist(func() error {
+		errs := make([]error, 0, len(s.c.lanes))
+		for _, l := range s.c.lanes {
+			errs = append(errs, l.close())
+		}
+		return errors.Join(errs...)
+	})
+	if err != nil {
+		return errors.Join(reason, err)
+	}
+	for _, l := range s.c.lanes {
+		l.pair = nil
+	}
 	return nil
 }
 
@@ -177,8 +187,9 @@ func (s *setUp) offers(context.Context) error {
 	}
 	if c.t.immediate {
 		w := wish{kind: verbs.RC, sends: leastDepth, recvs: leastDepth, leastRecvs: 1, noChannel: true}
-		if s.trial, err = newPair(c.pd, w, rand.Uint32()>>8); err != nil {
-			s.trial = nil // for want of queue pairs, say: there are none to spare
+		// There may be no queue pair to spare: immediates are not tried then.
+		if s.trial, err = newPair(c.pd, w, rand.Uint32()>>8); err != nil && s.trial != nil {
+			return fmt.Errorf("try immediates: %w", err)
 		}
 	}
 	return nil
@@ -210,6 +221,8 @@ func (s *setUp) memory(context.Context) error {
 	if ring := s.b.Options.SendRing; c.t.mode == push && s.b.Seals == nil && ring != nil {
 		if c.parts, err = register(c.pd, ring.Memory(), ring.SlotSize(), limit, 0); err == nil {
 			c.ring = ring.Memory()
+		} else {
+			c.copies = fmt.Errorf("the send ring cannot be registered: %w", err)
 		}
 	}
 	return nil
@@ -222,7 +235,7 @@ func (l *lane) room(unit, limit int) (err error) {
 	if out.width, err = t.width(l.info.MaxSend); err != nil {
 		return err
 	}
-	out.signalAll = !unsignalled(l.c.seat.info.Class)
+	out.signalAll = !traitsOf(l.c.seat.info.Class).unsignalled
 	in.all = out.signalAll
 	out.inline = l.info.MaxInline >= noticeSize
 	out.room, in.arrivals = make(chan struct{}, 1), make(chan notice, t.slots)
@@ -420,6 +433,9 @@ func (s *setUp) choice() Choice {
 		if s.c.lanes[0].out.immediate {
 			c.Mode = push.String() + "+immediate"
 		}
+	}
+	if s.c.copies != nil {
+		c.Copies = s.c.copies.Error()
 	}
 	return c
 }

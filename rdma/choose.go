@@ -22,6 +22,7 @@ type Choice struct {
 	MTU    int    // active, in bytes of a packet's payload
 	Mode   string // how frames move, once that is agreed: "write+send", "write+immediate", "read", "send"
 	Why    string // in words
+	Copies string // why payloads are copied before they are sent where they need not be; "": they are not
 }
 
 // String is the choice as one line for people.
@@ -29,6 +30,9 @@ func (c Choice) String() string {
 	s := fmt.Sprintf("%s port %d, %s %s (GID %d), MTU %d: %s", c.Device, c.Port, c.Kind, c.GID, c.Index, c.MTU, c.Why)
 	if c.Mode != "" {
 		s += "; frames by " + c.Mode
+	}
+	if c.Copies != "" {
+		s += "; payloads are copied: " + c.Copies
 	}
 	return s
 }
@@ -206,7 +210,7 @@ func (s *search) add(c seat) {
 	s.seats = append(s.seats, c)
 }
 
-// addressRank prefers what is routed most surely: IPv4, global IPv6, link-local.
+// addressRank prefers what is routed most surely: IPv4, global IPv6, link-local. None is 0.
 func addressRank(a netip.Addr) int {
 	switch {
 	case a.Is4():

@@ -60,18 +60,30 @@ func gid(addr string, index, ifindex int, kind verbs.GIDKind) verbs.GIDEntry {
 	return verbs.GIDEntry{GID: verbs.GID(netip.MustParseAddr(addr).As16()), Index: index, IfIndex: ifindex, Kind: kind}
 }
 
+// closed says which cards are left open.
+func (s shelf) closed(t *testing.T) {
+	t.Helper()
+	for name, c := range s {
+		if c.open != 0 {
+			t.Errorf("device %s is left open", name)
+		}
+	}
+}
+
+// spark is as a DGX Spark: the index is another one on each port.
+func spark() shelf {
+	const v1, v2 = verbs.GIDRoCEv1, verbs.GIDRoCEv2
+	return shelf{
+		"mlx5_0": {class: verbs.ClassMellanox, ports: port(
+			gid("fe80::1", 0, 2, v1), gid("fe80::1", 1, 2, v2), gid("10.0.0.1", 2, 2, v1), gid("10.0.0.1", 3, 2, v2))},
+		"mlx5_1": {class: verbs.ClassMellanox, ports: port(
+			gid("fe80::2", 0, 3, v1), gid("fe80::2", 1, 3, v2), gid("fd00::2", 4, 3, v1), gid("fd00::2", 5, 3, v2), gid("10.0.1.1", 7, 3, v2))},
+	}
+}
+
 // TestChoose picks devices and addresses by what they are.
 func TestChoose(t *testing.T) {
 	const v1, v2 = verbs.GIDRoCEv1, verbs.GIDRoCEv2
-	port := func(list ...verbs.GIDEntry) [][]verbs.GIDEntry { return [][]verbs.GIDEntry{list} }
-	spark := func() shelf { // as a DGX Spark: the index is another one on each port
-		return shelf{
-			"mlx5_0": {class: verbs.ClassMellanox, ports: port(
-				gid("fe80::1", 0, 2, v1), gid("fe80::1", 1, 2, v2), gid("10.0.0.1", 2, 2, v1), gid("10.0.0.1", 3, 2, v2))},
-			"mlx5_1": {class: verbs.ClassMellanox, ports: port(
-				gid("fe80::2", 0, 3, v1), gid("fe80::2", 1, 3, v2), gid("fd00::2", 4, 3, v1), gid("fd00::2", 5, 3, v2), gid("10.0.1.1", 7, 3, v2))},
-		}
-	}
 	for name, c := range map[string]struct {
 		devices shelf
 		named   string
@@ -101,7 +113,7 @@ func TestChoose(t *testing.T) {
 		"IPv4 before global IPv6": {devices: shelf{"mlx5_0": spark()["mlx5_1"]}, local: "192.168.7.7", want: "mlx5_0 10.0.1.1 7", why: "only"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := New(Options{Device: c.named, Verbs: c.devices})
+			l := NewOver(c.devices, Options{Device: c.named})
 			var local net.Addr
 			if c.local != "" {
 				local = &net.TCPAddr{IP: net.ParseIP(c.local), Port: 7}
@@ -124,11 +136,7 @@ func TestChoose(t *testing.T) {
 				}
 				d.Close()
 			}
-			for name, card := range c.devices {
-				if card.open != 0 {
-					t.Errorf("device %s is left open", name)
-				}
-			}
+			c.devices.closed(t)
 		})
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,6 +29,7 @@ type conn struct {
 	peerBody int    // bytes of the peer's slots
 	ring     []byte // memory of the session's send ring, where it is registered
 	parts    []part // of it
+	copies   error  // why it is not registered though it could be; nil: it is, or need not be
 
 	ctx     context.Context // ends when the lanes do
 	stop    context.CancelFunc
@@ -138,22 +138,14 @@ func (c *conn) Take(msg []byte) error {
 	return wire.Violation("rdma: %v on an established connection", body.Of)
 }
 
-// WriteFrame implements carrier.Lanes.
+// WriteFrame implements carrier.Lanes. It copies the payload: it could not return while
+// the device has it, which is for ever where one does not let go.
 func (c *conn) WriteFrame(lane int, header, payload []byte) error {
-	done := make(chan struct{})
-	if err := c.QueueFrame(lane, header, payload, func() { close(done) }); err != nil {
-		return err
-	}
-	<-done // closed by Close at the latest
-	select {
-	case <-c.dead:
-		return c.why()
-	default:
-		return nil
-	}
+	return c.QueueFrame(lane, header, payload, nil)
 }
 
-// QueueFrame implements session.Queuer.
+// QueueFrame implements session.Queuer. Of frames that the device does not let go of
+// done is not called at all: what Close returns says how many there are.
 func (c *conn) QueueFrame(lane int, header, payload []byte, done func()) error {
 	l := c.lanes[lane]
 	if err := l.out.queue(l, header, payload, done); err != nil {
@@ -176,8 +168,12 @@ func (c *conn) ReadFrame(lane int, header []byte, place session.Placer) (int, er
 func (c *conn) events() {
 	for {
 		e, err := c.dev.Event(c.ctx)
-		if err != nil {
-			return // the device has none, or the connection ends
+		if errors.Is(err, verbs.ErrUnsupported) || c.ctx.Err() != nil {
+			return
+		}
+		if err != nil { // what kills lanes would not be heard of
+			c.fail(fmt.Errorf("%w: events of device %s: %w", transport.ErrLost, c.seat.info.Name, err))
+			return
 		}
 		switch e.Kind {
 		case verbs.EventQPFatal, verbs.EventQPRequest, verbs.EventQPAccess:
@@ -227,56 +223,89 @@ func (c *conn) Close() error {
 			l.wake()
 		}
 		c.workers.Wait()
-		if err := c.destroy(); err != nil {
-			c.link.setBad(c.seat.info.Name, fmt.Errorf("it did not let go of its objects: %w", err))
+		switch err := c.destroy(); {
+		case errors.Is(err, verbs.ErrLeft): // the device is sound
+			c.fault = fmt.Errorf("rdma: device %s: %w", c.seat.info.Name, err)
+		case err != nil:
+			frames, bytes := c.held()
+			err = fmt.Errorf("it did not let go of its objects: %d slots of the send ring stay taken and %d bytes mapped: %w", frames, bytes, err)
+			c.link.setBad(c.seat.info.Name, err)
 			c.fault = fmt.Errorf("rdma: device %s: %w", c.seat.info.Name, err)
 		}
 	})
 	return c.fault
 }
 
-// destroy frees what the connection has of the device, in order: queue pairs, then
-// memory, then the rest. Memory is deregistered even where a queue pair does not go, so
-// that the peer cannot reach it any more; then it stays mapped, and the rest stays too,
-// since the device may still use it.
+// held is what stays of a connection whose device does not let go: frames whose slots
+// it may still read, and bytes of memory that it may still use.
+func (c *conn) held() (frames, bytes int) {
+	for _, l := range c.lanes {
+		frames += l.out.held()
+		for _, a := range l.arenas() {
+			if a != nil && a.unmap != nil {
+				bytes += len(a.mem)
+			}
+		}
+	}
+	return frames, bytes
+}
+
+// destroy frees what the connection has of the device, in the time that one connection
+// has for it. It may be called again.
 func (c *conn) destroy() error {
+	deadline := time.Now().Add(drainTime)
+	for _, l := range c.lanes {
+		l.out.settle()
+		l.flush(deadline)
+	}
+	return persist(c.letGo)
+}
+
+// letGo frees what goes, in order: queue pairs, then memory, then the rest. Memory is
+// deregistered even where a queue pair does not go, so that the peer cannot reach it any
+// more; then it stays mapped, and the rest stays too, since the device may still use it.
+// A frame's bytes are free when the queue pair is gone or the memory is deregistered:
+// either keeps the device from reading them. Where both are refused they are held.
+func (c *conn) letGo() error {
 	var errs []error
 	for _, l := range c.lanes {
-		if err := l.end(); err != nil {
+		if err := l.destroy(); err != nil {
 			errs = append(errs, fmt.Errorf("lane %d: %w", l.index, err))
 		}
-		l.out.abandon()
 	}
-	errs = append(errs, deregister(c.regions()))
+	ring := deregister(c.parts)
+	errs = append(errs, ring)
+	for _, l := range c.lanes {
+		if l.pair == nil || l.gone || ring == nil {
+			l.out.abandon()
+		}
+		for _, a := range l.arenas() {
+			if a != nil {
+				errs = append(errs, deregister(a.parts))
+			}
+		}
+	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	for _, l := range c.lanes {
-		errs = append(errs, l.out.close(), l.in.close())
+		errs = append(errs, l.close(), l.out.close(), l.in.close())
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	if c.pd != nil {
-		if err := persist(c.pd.Close); err != nil {
+		if err := c.pd.Close(); err != nil {
 			return err
 		}
 	}
 	if c.dev != nil {
-		return persist(c.dev.Close)
+		return c.dev.Close()
 	}
 	return nil
 }
 
-// regions is all memory that is registered for the connection.
-func (c *conn) regions() []part {
-	list := slices.Clone(c.parts)
-	for _, l := range c.lanes {
-		for _, a := range []*arena{l.out.heads, l.out.notes, l.out.bodies, l.in.heads, l.in.notes, l.in.bodies} {
-			if a != nil {
-				list = append(list, a.parts...)
-			}
-		}
-	}
-	return list
+// arenas is the memory that the link has for the lane; nil where the mode needs none.
+func (l *lane) arenas() []*arena {
+	return []*arena{l.out.heads, l.out.notes, l.out.bodies, l.in.heads, l.in.notes, l.in.bodies}
 }

@@ -219,6 +219,11 @@ func TestRing(t *testing.T) {
 				if err := move(t, a, b, 50, 200_000); err != nil {
 					t.Error(err)
 				}
+				for _, chosen := range e.chosen {
+					if c.limit == 0 && chosen.Copies != "" || c.limit > 0 && chosen.Device == e.a.Device() && !strings.Contains(chosen.String(), "RLIMIT_MEMLOCK") {
+						t.Errorf("chosen: %v", chosen)
+					}
+				}
 				closeBoth(a, b)
 				free()
 			})

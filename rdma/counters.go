@@ -67,12 +67,24 @@ type followed struct {
 
 // Use follows the port of a choice; to be called from Options.OnChoice.
 func (p *Ports) Use(c Choice) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if slices.ContainsFunc(p.list, func(f followed) bool { return f.device == c.Device && f.port == c.Port }) {
+	same := func(f followed) bool { return f.device == c.Device && f.port == c.Port }
+	if slices.ContainsFunc(p.ports(), same) {
 		return
 	}
-	p.list = append(p.list, followed{c.Device, c.Port, p.now(c.Device, c.Port)})
+	first := p.now(c.Device, c.Port)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !slices.ContainsFunc(p.list, same) { // nobody was quicker
+		p.list = append(p.list, followed{c.Device, c.Port, first})
+	}
+}
+
+// ports is the list as it is now. Entries do not change: nobody waits for the lock while
+// a driver is asked.
+func (p *Ports) ports() []followed {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.list[:len(p.list):len(p.list)]
 }
 
 // now is what a port has counted; nil where that cannot be told.
@@ -92,10 +104,9 @@ func (p *Ports) now(device string, port int) Counters {
 // or from their first use where that was later: ports of which nothing is to be told
 // are left out. It may be called more than once.
 func (p *Ports) Begin() (since func() []PortCounters) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	begun := make([]Counters, len(p.list))
-	for i, f := range p.list {
+	ports := p.ports()
+	begun := make([]Counters, len(ports))
+	for i, f := range ports {
 		begun[i] = p.now(f.device, f.port)
 	}
 	return func() []PortCounters { return p.from(begun) }
@@ -109,9 +120,7 @@ func (p *Ports) BeginAtUse() (since func() []PortCounters) {
 // from is how far ports went on from what the first of them had counted, and the others
 // from their first use.
 func (p *Ports) from(begun []Counters) (list []PortCounters) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for i, f := range p.list {
+	for i, f := range p.ports() {
 		before := f.first
 		if i < len(begun) {
 			before = begun[i]

@@ -96,6 +96,26 @@ func TestPorts(t *testing.T) {
 	}
 }
 
+// TestPortsUnlocked: nobody waits for a lock while a driver is asked.
+func TestPortsUnlocked(t *testing.T) {
+	asked := 0
+	p := &Ports{}
+	p.read = func(string, int) (Counters, error) {
+		asked++
+		if !p.mu.TryLock() {
+			t.Error("the lock is held")
+		} else {
+			p.mu.Unlock()
+		}
+		return Counters{"x": 1}, nil
+	}
+	p.Use(Choice{Device: "a", Port: 1})
+	p.Begin()()
+	if asked != 3 {
+		t.Errorf("asked %d times", asked)
+	}
+}
+
 // TestPortsTogether: connections come and transfers begin at the same time.
 func TestPortsTogether(t *testing.T) {
 	m := &meter{counts: map[string]Counters{}}

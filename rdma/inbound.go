@@ -318,9 +318,6 @@ func (in *inbound) openHeader(b bytes, header []byte) (headerLen, payloadLen int
 	return headerLen, payloadLen, in.opener.OpenRest(header, rest)
 }
 
-// openStep is how many bytes are opened at a time, while they are in the cache.
-const openStep = 2 * seal.DefaultRecord
-
 // promised takes the number of messages that the peer says to have sent.
 func (in *inbound) promised(l *lane, total uint64) error {
 	if l.c.t.mode != stride {

@@ -241,26 +241,21 @@ func (l *lane) post(wrs []verbs.SendWR, signalAll *bool) error {
 	return nil
 }
 
-// end destroys the queue pair. What is outstanding is flushed first, where the
-// provider does that.
-func (l *lane) end() error {
-	if l.pair == nil {
-		return nil
+// flush makes the device end what is outstanding, where the provider does that.
+func (l *lane) flush(deadline time.Time) {
+	if l.pair == nil || l.qp == nil {
+		return
 	}
-	if l.qp != nil {
-		if l.qp.Modify(verbs.StateError, verbs.QPAttr{}) == nil {
-			l.drain()
-		} else {
-			l.qp.Modify(verbs.StateReset, verbs.QPAttr{}) //nolint:errcheck // destroying it is what counts
-		}
+	if l.qp.Modify(verbs.StateError, verbs.QPAttr{}) == nil {
+		l.drain(deadline)
+	} else {
+		l.qp.Modify(verbs.StateReset, verbs.QPAttr{}) //nolint:errcheck // destroying it is what counts
 	}
-	return l.close()
 }
 
 // drain takes completions until nothing comes any more of what was outstanding.
-func (l *lane) drain() {
+func (l *lane) drain(deadline time.Time) {
 	buf := make([]verbs.Completion, pollBatch)
-	deadline := time.Now().Add(drainTime)
 	for l.out.outstanding() && time.Now().Before(deadline) {
 		n, err := l.send.Poll(buf)
 		if err != nil {

@@ -21,7 +21,7 @@ func queuesOf(p func() fakeverbs.Personality, n int) func() fakeverbs.Personalit
 
 // slots changes Options.Slots of both ends.
 func (e *ends) slots(n int) {
-	e.la, e.lb = New(Options{Slots: n, Verbs: e.a}), New(Options{Slots: n, Verbs: e.b})
+	e.la, e.lb = NewOver(e.a, Options{Slots: n}), NewOver(e.b, Options{Slots: n})
 }
 
 // TestSlots connects with every number of slots, and with short queues.

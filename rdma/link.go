@@ -34,10 +34,6 @@ type Options struct {
 	// OnChoice is told which device and address each connection uses, and why. It must
 	// not block. Nil: nobody is told.
 	OnChoice func(Choice)
-
-	// Verbs is where devices come from, for tests of this module. Nil: the library of
-	// this host, which is loaded when it is first needed.
-	Verbs verbs.Provider
 }
 
 // Link makes the lanes of connections out of queue pairs. It implements
@@ -54,20 +50,23 @@ type Link struct {
 
 var _ carrier.Carrier = (*Link)(nil)
 
-// New returns a link. It opens nothing.
+// New returns a link over the devices of this host. It opens nothing: the library of
+// verbs is loaded when it is first needed.
 func New(o Options) *Link {
+	return newLink(o, func() (verbs.Provider, error) { return verbs.Load(verbs.Options{}) })
+}
+
+// NewOver returns a link over the devices of a provider, as tests of this module have one.
+func NewOver(p verbs.Provider, o Options) *Link {
+	return newLink(o, func() (verbs.Provider, error) { return p, nil })
+}
+
+func newLink(o Options, load func() (verbs.Provider, error)) *Link {
 	o.Slots = min(max(cmp.Or(max(o.Slots, 0), defaultSlots), leastSlots), maxSlots)
 	if o.OnChoice == nil {
 		o.OnChoice = func(Choice) {}
 	}
-	l := &Link{o: o, bad: map[string]error{}}
-	l.load = sync.OnceValues(func() (verbs.Provider, error) {
-		if o.Verbs != nil {
-			return o.Verbs, nil
-		}
-		return verbs.Load(verbs.Options{})
-	})
-	return l
+	return &Link{o: o, load: sync.OnceValues(load), bad: map[string]error{}}
 }
 
 // Link implements carrier.Carrier.

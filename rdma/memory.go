@@ -17,9 +17,10 @@ type part struct {
 }
 
 // register registers mem in as few parts as the provider allows, each of whole units
-// (slots); limit is the largest part to try, 0 for no limit. Nothing is registered
-// when it fails. Errors: transport.ErrUnavailable where the system's limit of locked
-// memory forbids it.
+// (slots): where a part is refused, in parts of half the size. limit is the largest part
+// to try, 0 for no limit. With an error it returns the parts that the device did not let
+// go of: mem stays mapped while there are any. Errors: transport.ErrUnavailable where the
+// system's limit of locked memory forbids it.
 func register(pd verbs.PD, mem []byte, unit, limit int, access verbs.Access) ([]part, error) {
 	size := len(mem)
 	if limit > 0 {
@@ -33,54 +34,68 @@ func register(pd verbs.PD, mem []byte, unit, limit int, access verbs.Access) ([]
 			return parts, nil
 		}
 		errs = append(errs, fmt.Errorf("in parts of %d bytes: %w", size, err))
-		if size == unit || errors.Is(err, transport.ErrUnavailable) || errors.Is(err, verbs.ErrUnsupported) {
-			return nil, fmt.Errorf("register %d bytes: %w", len(mem), errors.Join(errs...))
+		if size == unit || len(parts) > 0 || errors.Is(err, transport.ErrUnavailable) || errors.Is(err, verbs.ErrUnsupported) {
+			return parts, fmt.Errorf("register %d bytes: %w", len(mem), errors.Join(errs...))
 		}
-		size = min(size/2, smallRegion)
+		if size > smallRegion && size/2 < smallRegion {
+			size = smallRegion
+		} else {
+			size /= 2
+		}
 	}
 }
 
+// registerParts registers mem in parts of size bytes. With an error it returns the parts
+// that did not go again.
 func registerParts(pd verbs.PD, mem []byte, size int, access verbs.Access) (parts []part, err error) {
 	for at := 0; at < len(mem); at += size {
 		b := mem[at:min(at+size, len(mem))]
 		mr, err := pd.Register(b, access)
-		if err == nil && mr.Info().Length != len(b) {
-			err = errors.Join(fmt.Errorf("the provider registered %d of %d bytes", mr.Info().Length, len(b)), mr.Deregister())
+		if err == nil {
+			parts = append(parts, part{mr, mr.Info(), at})
+			if n := mr.Info().Length; n != len(b) {
+				err = fmt.Errorf("the provider registered %d of %d bytes", n, len(b))
+			}
 		}
-		if err != nil {
-			return nil, errors.Join(err, deregister(parts))
+		if err == nil {
+			continue
 		}
-		parts = append(parts, part{mr, mr.Info(), at})
+		if busy := persist(func() error { return deregister(parts) }); busy != nil {
+			return parts, errors.Join(err, busy)
+		}
+		return nil, err
 	}
 	return parts, nil
 }
 
-// deregister deregisters all parts that go, in the time that one object has. It may be
-// called again.
+// deregister deregisters all parts that go. It may be called again.
 func deregister(parts []part) error {
-	return persist(func() error {
-		errs := make([]error, 0, len(parts))
-		for _, p := range parts {
-			errs = append(errs, p.mr.Deregister()) // idempotent
-		}
-		return errors.Join(errs...)
-	})
+	errs := make([]error, 0, len(parts))
+	for _, p := range parts {
+		errs = append(errs, p.mr.Deregister()) // idempotent
+	}
+	return errors.Join(errs...)
 }
 
-// persist calls f, which frees an object of the device, until it succeeds or has
-// refused for too long. An object that does not go is the last error.
+// persist calls f, which frees objects of the device and may be called again, until it
+// succeeds or destroyTime is over. What does not go is the last error. Errors:
+// verbs.ErrLeft where all goes and memory of this end is left.
 func persist(f func() error) error {
-	var spent time.Duration
+	deadline := time.Now().Add(destroyTime)
+	var beside error
 	for pause := destroyPause; ; pause *= 2 {
 		err := f()
-		if err == nil {
-			return nil
-		}
-		if spent >= destroyTime {
+		rest := time.Until(deadline)
+		switch {
+		case err == nil:
+			return beside
+		case errors.Is(err, verbs.ErrLeft): // each object says it once
+			beside = err
+			continue
+		case rest <= 0:
 			return err
 		}
-		time.Sleep(pause)
-		spent += pause
+		time.Sleep(min(pause, rest))
 	}
 }
 
@@ -103,14 +118,15 @@ type arena struct {
 	mem   []byte
 	unit  int // bytes of a slot
 	parts []part
-	unmap func() error
+	unmap func() error // nil: it was given back
 }
 
 // pageSize is what memory is mapped in, at least.
 const pageSize = 4 << 10
 
 // newArena maps and registers slots of unit bytes, rounded up to pages where they are
-// larger than one.
+// larger than one. With an error it returns an arena where the device did not let go of
+// all that it had taken: it is of no use, and to be closed.
 func newArena(pd verbs.PD, slots, unit, limit int, access verbs.Access) (*arena, error) {
 	if unit > pageSize {
 		unit = (unit + pageSize - 1) / pageSize * pageSize
@@ -121,10 +137,10 @@ func newArena(pd verbs.PD, slots, unit, limit int, access verbs.Access) (*arena,
 	}
 	mem = mem[:slots*unit]
 	parts, err := register(pd, mem, unit, limit, access)
-	if err != nil {
+	if err != nil && len(parts) == 0 {
 		return nil, errors.Join(err, unmap())
 	}
-	return &arena{mem: mem, unit: unit, parts: parts, unmap: unmap}, nil
+	return &arena{mem: mem, unit: unit, parts: parts, unmap: unmap}, err
 }
 
 // slot is the memory of slot i.
@@ -143,15 +159,20 @@ func (a *arena) spans() []span {
 }
 
 // close deregisters the memory and gives it back. Memory that the device does not let
-// go of stays mapped.
+// go of stays mapped. It may be called again.
 func (a *arena) close() error {
-	if a == nil {
+	if a == nil || a.unmap == nil {
 		return nil
 	}
 	if err := deregister(a.parts); err != nil {
 		return err
 	}
-	return a.unmap()
+	unmap := a.unmap
+	a.unmap = nil
+	if err := unmap(); err != nil {
+		return fmt.Errorf("%w: of %d bytes: %w", verbs.ErrLeft, len(a.mem), err)
+	}
+	return nil
 }
 
 // remote is the address and the key of slot i of the peer's spans of slots of unit

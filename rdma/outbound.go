@@ -69,14 +69,14 @@ func (o *outbound) signal() {
 	}
 }
 
-// queue sends a frame.
+// queue sends a frame. Where done is nil the payload is copied before it returns.
 func (o *outbound) queue(l *lane, header, payload []byte, done func()) error {
 	o.using.Lock()
 	defer o.using.Unlock()
 	if l.c.t.mode == stride {
 		return o.cut(l, header, payload, done)
 	}
-	staged := l.c.t.mode == pull || o.sealer != nil || !within(l.c.ring, payload)
+	staged := done == nil || l.c.t.mode == pull || o.sealer != nil || !within(l.c.ring, payload)
 	width := o.width
 	if staged && l.c.t.mode == push {
 		width = min(width, uint64(len(o.bodies.mem)/o.bodies.unit))
@@ -109,7 +109,7 @@ func (o *outbound) queue(l *lane, header, payload []byte, done func()) error {
 	} else {
 		err = o.send(l, &f, done)
 	}
-	if err == nil && staged {
+	if err == nil && staged && done != nil {
 		done()
 	}
 	return err
@@ -164,12 +164,9 @@ func (o *outbound) send(l *lane, f *outFrame, done func()) error {
 		return nil
 	}
 	l.c.fail(fmt.Errorf("%w: lane %d: frame %d: %w", transport.ErrLost, l.index, f.number, err))
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if done != nil && o.done[f.number%o.width] == nil {
-		return nil // whoever closes the lane has told the owner of the bytes
+	if done != nil {
+		return nil // some requests may have been taken: whoever closes the lane tells the owner of the bytes
 	}
-	o.done[f.number%o.width] = nil
 	return l.c.why()
 }
 
@@ -273,8 +270,27 @@ func (o *outbound) look(l *lane) error {
 	return nil
 }
 
-// abandon tells the owners of frames that never completed that their bytes are free.
-// The queue pair is gone.
+// held is how many frames have not completed whose bytes lie in the session's ring.
+func (o *outbound) held() (n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, done := range o.done {
+		if done != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// settle waits for the frame that is being queued. The lane is dead: there is no other
+// afterwards.
+func (o *outbound) settle() {
+	o.using.Lock()
+	o.using.Unlock() //nolint:staticcheck // nothing is done meanwhile
+}
+
+// abandon tells the owners of frames that never completed that their bytes are free: the
+// queue pair is gone, or the device has lost the memory.
 func (o *outbound) abandon() {
 	o.mu.Lock()
 	list := o.done

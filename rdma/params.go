@@ -3,6 +3,7 @@ package rdma
 import (
 	"time"
 
+	"pdlink/transport/seal"
 	"pdlink/transport/wire"
 )
 
@@ -42,6 +43,14 @@ const (
 	// smallRegion is what is tried when all memory as one region was refused: MCDMA
 	// takes no more.
 	smallRegion = 4 << 20
+
+	// openStep is how many bytes of a sealed frame are opened at a time, while they are
+	// in the cache.
+	openStep = 2 * seal.DefaultRecord
+
+	// surveyUnit is the parts in which a survey registers memory: the frames that links
+	// use by themselves.
+	surveyUnit = 1 << 20
 
 	// testBody is the bytes of the frame that tries a lane.
 	testBody = 4 << 10

@@ -15,6 +15,7 @@ type pair struct {
 	ch         verbs.Channel // nil: there are none
 	info       verbs.QPInfo
 	psn        uint32 // of what it sends
+	gone       bool   // qp is destroyed: the device does nothing for it any more
 }
 
 // wish is what a queue pair should have.
@@ -27,10 +28,15 @@ type wish struct {
 	leastRecvs int
 }
 
+// errNoKind is why there is no queue pair where the provider has none of that kind, of
+// whatever depth.
+var errNoKind = errors.New("the device has no queue pairs of that kind")
+
 // newPair makes a queue pair of at most the wished depth: where the provider refuses
-// it, with less. What it refuses for good is the error. Errors:
-// transport.ErrUnavailable when the wish itself is for less than is needed, since that
-// is all that the device has.
+// it, with less. What it refuses for good is the error. With an error it returns a pair
+// where some of it does not go again: it is of no use, and to be closed. Errors:
+// errNoKind; transport.ErrUnavailable when the wish itself is for less than is needed,
+// since that is all that the device has.
 func newPair(pd verbs.PD, w wish, psn uint32) (*pair, error) {
 	if w.recvs < w.leastRecvs {
 		return nil, fmt.Errorf("%w: the device gives queues of %d requests, %d are needed", transport.ErrUnavailable, w.recvs, w.leastRecvs)
@@ -44,6 +50,7 @@ func newPair(pd verbs.PD, w wish, psn uint32) (*pair, error) {
 		}
 	}
 	var errs []error
+	kind := errNoKind
 	for _, depth := range []int{max(w.sends, w.recvs), scarceDepth, leastDepth} {
 		sends, recvs := min(w.sends, depth), min(w.recvs, depth)
 		if recvs < w.leastRecvs {
@@ -54,15 +61,29 @@ func newPair(pd verbs.PD, w wish, psn uint32) (*pair, error) {
 				return p, nil
 			}
 			errs = append(errs, err)
-			if errors.Is(err, verbs.ErrUnsupported) && inline == 0 {
-				return nil, errors.Join(err, p.close())
+			if !errors.Is(err, verbs.ErrUnsupported) {
+				kind = nil // another reason, memory for example: that of the kind says nothing
+			}
+			if busy := persist(p.closeQueues); busy != nil {
+				return p, errors.Join(append(errs, busy)...)
+			}
+			if kind != nil && inline == 0 {
+				return p.refused(fmt.Errorf("%w: %w", kind, errors.Join(errs...)))
 			}
 		}
 	}
-	return nil, errors.Join(errors.Join(errs...), p.close())
+	return p.refused(errors.Join(errs...))
 }
 
-// make makes the queues and the pair.
+// refused is newPair's result where the provider makes none of the pairs.
+func (p *pair) refused(err error) (*pair, error) {
+	if busy := persist(p.close); busy != nil {
+		return p, errors.Join(err, busy)
+	}
+	return nil, err
+}
+
+// make makes the queues and the pair. The caller frees what there is when it fails.
 func (p *pair) make(pd verbs.PD, kind verbs.QPKind, sends, recvs, inline int) (err error) {
 	if p.send, err = pd.NewCQ(sends, p.ch); err == nil {
 		p.recv, err = pd.NewCQ(recvs, p.ch)
@@ -73,31 +94,40 @@ func (p *pair) make(pd verbs.PD, kind verbs.QPKind, sends, recvs, inline int) (e
 		})
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("make a queue pair of %d and %d requests: %w", sends, recvs, err), p.closeQueues())
+		return fmt.Errorf("make a queue pair of %d and %d requests: %w", sends, recvs, err)
 	}
 	p.info = p.qp.Info()
 	return nil
 }
 
+// destroy frees the queue pair alone.
+func (p *pair) destroy() error {
+	if p == nil || p.qp == nil {
+		return nil
+	}
+	err := p.qp.Close()
+	p.gone = err == nil || errors.Is(err, verbs.ErrLeft)
+	return err
+}
+
 // closeQueues frees all but the channel.
 func (p *pair) closeQueues() error {
-	if p.qp != nil {
-		if err := persist(p.qp.Close); err != nil {
-			return err
-		}
+	if err := p.destroy(); err != nil {
+		return err
 	}
 	for _, q := range []verbs.CQ{p.send, p.recv} {
 		if q == nil {
 			continue
 		}
-		if err := persist(q.Close); err != nil {
+		if err := q.Close(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// close frees everything, in order. What does not go is the error.
+// close frees everything, in order. What does not go is the error. It may be called
+// again.
 func (p *pair) close() error {
 	if p == nil {
 		return nil
@@ -105,7 +135,7 @@ func (p *pair) close() error {
 	if err := p.closeQueues(); err != nil || p.ch == nil {
 		return err
 	}
-	return persist(p.ch.Close)
+	return p.ch.Close()
 }
 
 // path is what two connected queue pairs have in common.

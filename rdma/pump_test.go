@@ -21,7 +21,6 @@ func (q *tally) Poll(out []verbs.Completion) (int, error) {
 }
 
 func (q *tally) Arm() error   { q.arms++; return nil }
-func (q *tally) Depth() int   { return pollBatch }
 func (q *tally) Close() error { return nil }
 
 // bell is a channel that counts waits.

@@ -29,7 +29,9 @@ func (o *outbound) cut(l *lane, header, payload []byte, done func()) error {
 	if err := o.messages(l, head, body); err != nil {
 		return err
 	}
-	done() // all was copied
+	if done != nil {
+		done() // all was copied
+	}
 	return nil
 }
 

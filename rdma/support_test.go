@@ -139,9 +139,7 @@ func newEnds(p func() fakeverbs.Personality, lanes int, o Options) *ends {
 		defer e.choosing.Unlock()
 		e.chosen = append(e.chosen, c)
 	}
-	oa, ob := o, o
-	oa.Verbs, ob.Verbs = e.a, e.b
-	e.la, e.lb = New(oa), New(ob)
+	e.la, e.lb = NewOver(e.a, o), NewOver(e.b, o)
 	return e
 }
 

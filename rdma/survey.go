@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -20,7 +21,7 @@ type Device struct {
 	Name     string
 	Class    string // "mlx5", "rxe", "mcdma", "melondma", "apple", "other"
 	Firmware string
-	Err      error // why it cannot be opened or asked; nil: it can
+	Err      error // why it cannot be opened or asked, or is not used again; nil: it can
 	Memory   error // why memory of the size that was tried cannot be registered; nil: it can
 	Regions  int   // in how many regions it was registered
 	Ports    []Port
@@ -48,6 +49,18 @@ type Address struct {
 	Interface string // of the network; "": the device does not say
 }
 
+// Best is the usable address of a port that peers would be given: what is routed most
+// surely, the first of several alike. ok is false where there is none.
+func (p Port) Best() (best Address, ok bool) {
+	most := 0
+	for _, a := range p.Addresses {
+		if r := addressRank(a.IP); a.Usable && r > most {
+			best, most = a, r
+		}
+	}
+	return best, most > 0
+}
+
 // NeighbourEntry is where a neighbour on a network is.
 type NeighbourEntry struct {
 	MAC   string
@@ -72,9 +85,14 @@ func (l *Link) Survey(bytes int) Survey {
 	}
 	var s Survey
 	for _, info := range list {
-		if name == "" || info.Name == name {
-			s.Devices = append(s.Devices, surveyDevice(p, info, bytes))
+		if name != "" && info.Name != name {
+			continue
 		}
+		if err := l.isBad(info.Name); err != nil { // it is not touched again
+			s.Devices = append(s.Devices, Device{Name: info.Name, Class: string(info.Class), Err: err})
+			continue
+		}
+		s.Devices = append(s.Devices, surveyDevice(p, info, bytes))
 	}
 	if len(s.Devices) == 0 && len(list) > 0 {
 		s.Listing = unavailable(fmt.Errorf("no device %q, there are %s", name, deviceNames(list)))
@@ -153,10 +171,9 @@ func tryMemory(d verbs.Device, attr verbs.DeviceAttr, bytes int) (regions int, e
 	if attr.MaxMRSize < 1<<31 {
 		limit = int(attr.MaxMRSize)
 	}
-	const unit = 1 << 20 // the frames that links use by themselves
-	a, err := newArena(pd, max(1, bytes/unit), unit, limit, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+	a, err := newArena(pd, max(1, bytes/surveyUnit), surveyUnit, limit, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	if err != nil {
-		return 0, err
+		return 0, errors.Join(err, a.close())
 	}
 	return len(a.parts), a.close()
 }

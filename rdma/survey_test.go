@@ -18,7 +18,7 @@ func (n nothing) Devices() ([]verbs.DeviceInfo, error) { return nil, n.err }
 func (n nothing) Open(string) (verbs.Device, error)    { return nil, n.err }
 func port(list ...verbs.GIDEntry) [][]verbs.GIDEntry   { return [][]verbs.GIDEntry{list} }
 func surveyOf(p verbs.Provider, name string) Survey {
-	return New(Options{Verbs: p, Device: name}).Survey(16 << 20)
+	return NewOver(p, Options{Device: name}).Survey(16 << 20)
 }
 func says(err error, text string) bool  { return err != nil && strings.Contains(err.Error(), text) }
 func addressOf(v Device, i int) Address { return v.Ports[0].Addresses[i] }
@@ -58,11 +58,7 @@ func TestSurvey(t *testing.T) {
 	if a := addressOf(v, 2); a.Usable || a.Index != 256 {
 		t.Errorf("an index that no queue pair takes: %+v", a)
 	}
-	for name, c := range cards {
-		if c.open != 0 {
-			t.Errorf("device %s is left open", name)
-		}
-	}
+	cards.closed(t)
 	if s := surveyOf(cards, "mlx5_0:1"); len(s.Devices) != 1 {
 		t.Errorf("the device that was named: %+v", s)
 	}
@@ -93,6 +89,7 @@ func TestSurveyMemory(t *testing.T) {
 		fails   error
 	}{
 		"one region":  {p: fakeverbs.MLX5(), regions: 1},
+		"halves":      {p: regionsOf(10 << 20), regions: 2},
 		"small ones":  {p: fakeverbs.MCDMA(), regions: 4},
 		"locked down": {p: fakeverbs.MLX5(), limit: 8 << 20, fails: transport.ErrUnavailable},
 		"just enough": {p: fakeverbs.MLX5(), limit: 16 << 20, regions: 1},
@@ -112,9 +109,51 @@ func TestSurveyMemory(t *testing.T) {
 	}
 }
 
+func TestBestAddress(t *testing.T) {
+	four, six, local := Address{IP: ip("10.0.0.1"), Usable: true}, Address{IP: ip("fd00::1"), Usable: true}, Address{IP: ip("fe80::1"), Usable: true}
+	old, twin := four, four
+	old.Usable, twin.Index = false, 7
+	for name, c := range map[string]struct {
+		list []Address
+		want Address
+	}{
+		"IPv4":       {[]Address{local, six, four, twin}, four},
+		"IPv6":       {[]Address{old, local, six}, six},
+		"link-local": {[]Address{old, local}, local},
+		"none":       {[]Address{old}, Address{}},
+	} {
+		if got, ok := (Port{Addresses: c.list}).Best(); got != c.want || ok != c.want.Usable {
+			t.Errorf("%s: %+v, %v", name, got, ok)
+		}
+	}
+}
+
+// regionsOf is a card whose regions have so many bytes at most, which it does not say.
+func regionsOf(size int) fakeverbs.Personality {
+	p := fakeverbs.MCDMA()
+	p.MaxMRSize = size
+	return p
+}
+
+// TestSurveyBad: a device that is not used again is told of, and not opened.
+func TestSurveyBad(t *testing.T) {
+	cards := shelf{"mlx5_0": {ports: port(gid("10.0.0.1", 3, 0, verbs.GIDRoCEv2))}, "mlx5_1": {ports: port(gid("10.0.1.1", 1, 0, verbs.GIDRoCEv2))}}
+	l := NewOver(cards, Options{})
+	l.setBad("mlx5_0", verbs.ErrBusy)
+	s := l.Survey(1 << 20)
+	if len(s.Devices) != 2 {
+		t.Fatalf("%+v", s)
+	}
+	for _, v := range s.Devices {
+		if bad := v.Name == "mlx5_0"; errors.Is(v.Err, verbs.ErrBusy) != bad || bad && len(v.Ports) > 0 {
+			t.Errorf("%+v", v)
+		}
+	}
+}
+
 func TestChoiceFor(t *testing.T) {
 	cards := shelf{"mlx5_0": {ports: port(gid("10.0.0.1", 3, 0, verbs.GIDRoCEv2))}, "mlx5_1": {ports: port(gid("10.0.1.1", 1, 0, verbs.GIDRoCEv2))}}
-	l := New(Options{Verbs: cards})
+	l := NewOver(cards, Options{})
 	c, err := l.ChoiceFor(ip("10.0.1.1"))
 	if err != nil || c.Device != "mlx5_1" || c.Index != 1 {
 		t.Errorf("%+v, %v", c, err)
@@ -122,9 +161,5 @@ func TestChoiceFor(t *testing.T) {
 	if _, err := l.ChoiceFor(netip.Addr{}); !errors.Is(err, transport.ErrUnavailable) {
 		t.Errorf("no address, two devices: %v", err)
 	}
-	for name, c := range cards {
-		if c.open != 0 {
-			t.Errorf("device %s is left open", name)
-		}
-	}
+	cards.closed(t)
 }

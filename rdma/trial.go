@@ -73,6 +73,8 @@ func (s *setUp) endTrial() error {
 		return nil
 	}
 	s.trial = nil
-	t.qp.Modify(verbs.StateReset, verbs.QPAttr{}) //nolint:errcheck // destroying it is what counts
-	return t.close()
+	if t.qp != nil {
+		t.qp.Modify(verbs.StateReset, verbs.QPAttr{}) //nolint:errcheck // destroying it is what counts
+	}
+	return persist(t.close)
 }

@@ -235,7 +235,7 @@ func (none) Open(string) (verbs.Device, error) { return nil, transport.ErrUnavai
 func TestRequired(t *testing.T) {
 	v := newHosts(personalities()[0])
 	r, routes, served := bench(t, v)
-	routes[0].Link = tcp.New(tcp.Options{Carrier: rdma.New(rdma.Options{Verbs: none{}})})
+	routes[0].Link = tcp.New(tcp.Options{Carrier: rdma.NewOver(none{}, rdma.Options{})})
 	d, err := failover.New(failover.Options{Routes: routes, Require: rdma.Scheme})
 	if err != nil {
 		t.Fatal(err)

@@ -72,8 +72,7 @@ func options(s session.Options, h *fakeverbs.Host, o rdma.Options) tcp.Options {
 	if s.Sums == nil {
 		s.Sums = session.Options{}.WithDefaults().Sums
 	}
-	o.Verbs = h
-	return tcp.Options{Session: s, Carrier: rdma.New(o)}
+	return tcp.Options{Session: s, Carrier: rdma.NewOver(h, o)}
 }
 
 func harness(p personality) transporttest.Harness {

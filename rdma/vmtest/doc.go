@@ -22,5 +22,6 @@
 // emulated memory costs and what two processors do to each other does not show there.
 //
 // Packages come from Debian through apt and lie below the directory that -cache
-// names, together with the image. Only an emulator that is missing is installed.
+// names, together with the image. Nothing is installed: where qemu-system-x86_64 or xz
+// is missing the error says which packages have them.
 package main

@@ -30,11 +30,14 @@ const defaultFaults = 20
 // long to start on emulated processors.
 const patience = 2 * time.Minute
 
-func number(name string, otherwise uint64) uint64 {
-	if n, err := strconv.ParseUint(os.Getenv(name), 10, 64); err == nil {
-		return n
+// number is what the environment says.
+func number(t *testing.T, name string, otherwise uint64) uint64 {
+	t.Helper()
+	n, err := numberOf(name, os.Getenv(name), otherwise)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return otherwise
+	return n
 }
 
 // until waits for something. It reports whether that came.
@@ -57,8 +60,8 @@ func TestVMFaults(t *testing.T) {
 	e := &endurance{idle: before, links: map[string]int{}}
 	e.a, e.b = paired(t)
 	e.want = reference(t, made()...)
-	seed, first := number(seedEnv, uint64(time.Now().UnixNano())%1e6), number(firstEnv, 0)
-	tries := number(faultsEnv, defaultFaults)
+	seed, first := number(t, seedEnv, uint64(time.Now().UnixNano())%1e6), number(t, firstEnv, 0)
+	tries := number(t, faultsEnv, defaultFaults)
 	t.Logf("%s=%d %s=%d %s=%d", seedEnv, seed, firstEnv, first, faultsEnv, tries)
 	all := faults()
 	for i := first; i < first+tries; i++ {

@@ -88,7 +88,7 @@ func compare(t *testing.T, least float64, both func() (ours, theirs figure)) {
 	t.Helper()
 	var rates, costs []float64
 	var lines strings.Builder
-	for range number(roundsEnv, 1) {
+	for range number(t, roundsEnv, 1) {
 		ours, theirs := both()
 		rates, costs = append(rates, ours.rate/theirs.rate), append(costs, ours.cpu/theirs.cpu)
 		fmt.Fprintf(&lines, "\n%6.2f MB/s and %6.2f (%.3f), %5.2f CPU s/GB and %5.2f (%.2f)",

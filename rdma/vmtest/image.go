@@ -72,7 +72,7 @@ func prepare(ctx context.Context, cache string) (image, error) {
 		return img, err
 	}
 	defer unlock()
-	if err := emulator(ctx); err != nil {
+	if err := emulator(); err != nil {
 		return img, err
 	}
 	if isFile(img.base) && isFile(img.kernel) {

@@ -168,7 +168,17 @@ func (m machine) boot(ctx context.Context, tmp, initrd string) (status int, star
 	case started && ctx.Err() != nil:
 		return statusTime, true, fmt.Errorf("time limit of %v passed", m.limit)
 	}
-	return statusNone, started, errors.Join(err, fmt.Errorf("no exit status from the machine: %w\n%s%s", ended, complaints.Bytes(), tail(console)))
+	return statusNone, started, errors.Join(err, noStatus(ended, complaints.Bytes(), tail(console)))
+}
+
+// noStatus is the error of a machine that said nothing of its command. ended is how the
+// emulator ended, nil for a quiet end.
+func noStatus(ended error, texts ...[]byte) error {
+	err := fmt.Errorf("no exit status from the machine\n%s", bytes.Join(texts, nil))
+	if ended != nil {
+		err = fmt.Errorf("%w: %w", ended, err)
+	}
+	return err
 }
 
 func socketPath(tmp string, port int) string { return filepath.Join(tmp, "port"+strconv.Itoa(port)) }

@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 )
 
 // kernelMeta is the package whose dependency is the kernel. The one for clouds has no
@@ -110,8 +112,8 @@ func (p packages) kernel(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("apt knows no %s: this needs Debian's packages", kernelMeta)
 }
 
-// emulator finds qemu and xz, and installs what is missing.
-func emulator(ctx context.Context) error {
+// emulator finds qemu and xz. The error says how to get what is missing.
+func emulator() error {
 	var missing []string
 	for program, pkg := range map[string]string{"qemu-system-x86_64": "qemu-system-x86", "xz": "xz-utils"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -121,10 +123,8 @@ func emulator(ctx context.Context) error {
 	if missing == nil {
 		return nil
 	}
-	if err := command(ctx, "apt-get", "-qq", "update"); err != nil {
-		return err
-	}
-	return command(ctx, "apt-get", append([]string{"-qq", "--yes", "--no-install-recommends", "install"}, missing...)...)
+	slices.Sort(missing)
+	return fmt.Errorf("this host lacks programs: apt-get install --no-install-recommends %s", strings.Join(missing, " "))
 }
 
 func command(ctx context.Context, name string, args ...string) error {

@@ -20,34 +20,13 @@ func (d *rdmaDoctor) lookAddress(context.Context) (found []finding) {
 	}
 	for _, v := range d.survey.Devices {
 		for _, p := range v.Ports {
-			if a, ok := bestAddress(p); ok && p.Active && v.Err == nil {
+			if a, ok := p.Best(); ok && p.Active && v.Err == nil {
 				d.choose(rdma.Choice{Device: v.Name, Port: p.Number, GID: a.IP.String(), Index: a.Index, Kind: a.Kind, MTU: p.MTU})
 				found = append(found, good("%s:%d: peers reach it at %s (%s, GID %d)", v.Name, p.Number, a.IP, a.Kind, a.Index))
 			}
 		}
 	}
 	return found
-}
-
-// bestAddress is the address that peers would be given: what is routed most surely.
-func bestAddress(p rdma.Port) (best rdma.Address, ok bool) {
-	rank := func(a rdma.Address) int {
-		switch {
-		case !a.Usable:
-			return 0
-		case a.IP.Is4():
-			return 3
-		case a.IP.IsLinkLocalUnicast():
-			return 1
-		}
-		return 2
-	}
-	for _, a := range p.Addresses {
-		if rank(a) > rank(best) {
-			best = a
-		}
-	}
-	return best, rank(best) > 0
 }
 
 // choose notes what a connection would use.
@@ -111,7 +90,7 @@ func (d *rdmaDoctor) addressOf(iface string) (ip netip.Addr, cure string) {
 			if best.IP.IsValid() {
 				q.Addresses = append(q.Addresses, best)
 			}
-			if a, ok := bestAddress(q); ok {
+			if a, ok := q.Best(); ok {
 				best = a
 			}
 		}

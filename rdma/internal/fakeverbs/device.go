@@ -41,8 +41,8 @@ func (d *device) Attr() (verbs.DeviceAttr, error) {
 		size = 1 << 40
 	}
 	return verbs.DeviceAttr{
-		Firmware: "fake", Ports: 1, MaxMRSize: size, MaxMR: p.MaxMR, MaxPD: 64, MaxQP: p.MaxQP, MaxQPWR: p.MaxQPWR,
-		MaxSGE: p.Segments, MaxCQ: 64, MaxCQE: p.MaxCQE, MaxRead: p.MaxRead, MaxReadOut: p.MaxRead,
+		Firmware: "fake", Ports: 1, MaxMRSize: size, MaxQPWR: p.MaxQPWR,
+		MaxRead: p.MaxRead, MaxReadOut: p.MaxRead,
 	}, nil
 }
 

@@ -57,7 +57,7 @@ func (q *pair) sleep(d time.Duration) bool {
 
 // complete ends a send request. The caller holds mu.
 func (q *pair) complete(w *work, status verbs.Status) {
-	if status == verbs.StatusOK && w.Flags&verbs.FlagSignalled == 0 && !q.o.SignalAll {
+	if status == verbs.StatusOK && w.Flags&verbs.FlagSignalled == 0 {
 		q.silent++
 		return
 	}

@@ -169,7 +169,7 @@ func (h *Host) Break() {
 
 // Devices implements verbs.Provider.
 func (h *Host) Devices() ([]verbs.DeviceInfo, error) {
-	return []verbs.DeviceInfo{{Name: h.Device(), Class: h.p.Class, GUID: 1}}, nil
+	return []verbs.DeviceInfo{{Name: h.Device(), Class: h.p.Class}}, nil
 }
 
 // Device is the name of the host's device.

@@ -26,7 +26,7 @@ type nullDevice struct {
 }
 
 func (d *nullDevice) Attr() (verbs.DeviceAttr, error) {
-	return verbs.DeviceAttr{Ports: 1, MaxQPWR: 1 << 12, MaxCQE: 1 << 12, MaxMRSize: 1 << 40, MaxSGE: 2, MaxRead: 1, MaxReadOut: 1}, nil
+	return verbs.DeviceAttr{Ports: 1, MaxQPWR: 1 << 12, MaxMRSize: 1 << 40, MaxRead: 1, MaxReadOut: 1}, nil
 }
 
 func (d *nullDevice) Port(int) (verbs.PortAttr, error) {
@@ -157,7 +157,6 @@ func (c *nullCQ) Arm() error {
 	return nil
 }
 
-func (c *nullCQ) Depth() int   { return len(c.ring) }
 func (c *nullCQ) Close() error { return nil }
 
 type nullQP struct {

@@ -237,7 +237,7 @@ func (q *pair) judge(w *verbs.SendWR) error {
 		return fmt.Errorf("fakeverbs: post a send in state %v: %w", q.state, syscall.EINVAL)
 	case w.Op > verbs.OpRead, imm && l.NoImmediate, w.Op == verbs.OpRead && (l.NoRead || q.o.Kind != verbs.RC):
 		return fmt.Errorf("fakeverbs: post operation %d: %w", w.Op, verbs.ErrUnsupported)
-	case l.MustSignal && w.Flags&verbs.FlagSignalled == 0 && !q.o.SignalAll:
+	case l.MustSignal && w.Flags&verbs.FlagSignalled == 0:
 		return fmt.Errorf("fakeverbs: post an unsignalled request: %w", verbs.ErrUnsupported)
 	case segments > q.o.SendSegments, w.Flags&verbs.FlagInline != 0 && bytes > q.o.MaxInline:
 		return fmt.Errorf("fakeverbs: post %d segments of %d bytes: %w", segments, bytes, syscall.EINVAL)

@@ -50,7 +50,7 @@ func MLX5() Personality {
 	return Personality{
 		Class: verbs.ClassMellanox, RC: true, UC: true,
 		MaxQPWR: 8192, MaxCQE: 1 << 20, MaxMR: 1 << 20, MaxQP: 1 << 16, MaxRead: 16, MaxInline: 512, Segments: 2, GIDs: 3,
-		Access: remoteAccess | verbs.AccessRelaxed, InitAccess: remoteAccess, MTU: verbs.MTU4096,
+		Access: remoteAccess, InitAccess: remoteAccess, MTU: verbs.MTU4096,
 	}
 }
 

@@ -209,7 +209,6 @@ func closeBusy(b *bed) error {
 
 // limits are the rows of the table of what providers do, where the answer is no.
 func limits() map[string][]limit {
-	relaxed := verbs.AccessLocalWrite | verbs.AccessRelaxed
 	write := verbs.SendWR{Op: verbs.OpWrite}
 	return map[string][]limit{
 		"mlx5": {
@@ -221,7 +220,6 @@ func limits() map[string][]limit {
 			{"completion queue of 32", func(p *Personality) { p.MaxCQE = 32 }, entries(32)},
 			{"completion channel", func(p *Personality) { p.NoChannel = false }, channelOf},
 			{"unsignalled", func(p *Personality) { p.MustSignal = false }, plain},
-			{"relaxed order", func(p *Personality) { p.Access |= verbs.AccessRelaxed }, regions(1, 4096, relaxed)},
 			{"region above 4 MiB", func(p *Personality) { p.MaxMRSize = 8 << 20 }, regions(1, 4<<20+4096, 0)},
 			{"65 regions", func(p *Personality) { p.MaxMR = 65 }, regions(64, 4096, 0)},
 			{"128 MiB in all", func(p *Personality) { p.MaxPinned = 256 << 20 }, regions(32, 4<<20, 0)},
@@ -258,7 +256,6 @@ func limits() map[string][]limit {
 			{"region above 16.4 MB", func(p *Personality) { p.MaxMRSize = 32 << 20 }, regions(1, 0xfa0000+4096, 0)},
 			{"101 regions", func(p *Personality) { p.MaxMR = 101 }, regions(100, 4096, 0)},
 			{"11 queue pairs", func(p *Personality) { p.MaxQP = 11 }, pairsOf(11)},
-			{"relaxed order", func(p *Personality) { p.Access |= verbs.AccessRelaxed }, regions(1, 4096, relaxed)},
 			{"error state", func(p *Personality) { p.NoError = false }, toError},
 			{"events", func(p *Personality) { p.NoEvents = false }, told},
 			{"inline", func(p *Personality) { p.MaxInline = 32 }, op(verbs.SendWR{Op: verbs.OpSend, Flags: verbs.FlagInline}, 32)},

@@ -149,9 +149,6 @@ func (c *queue) Arm() error {
 	return nil
 }
 
-// Depth implements verbs.CQ.
-func (c *queue) Depth() int { return c.depth }
-
 // Close implements verbs.CQ.
 func (c *queue) Close() error {
 	h := c.p.d.h
@@ -190,7 +187,7 @@ func (c *queue) kill(err error) {
 	c.dead = err
 	c.notify()
 	if h := c.p.d.h; !h.p.PortEvents && !h.p.NoEvents {
-		c.p.d.tell(verbs.Event{Kind: verbs.EventCQError, CQ: c})
+		c.p.d.tell(verbs.Event{Kind: verbs.EventCQError})
 	}
 }
 

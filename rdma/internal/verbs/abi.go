@@ -123,13 +123,6 @@ type (
 		FD      int32   `c:"fd"`
 		Refcnt  int32   `c:"refcnt"`
 	}
-	cCQ struct {
-		Context   uintptr `c:"context"`
-		Channel   uintptr `c:"channel"`
-		CQContext uintptr `c:"cq_context"`
-		Handle    uint32  `c:"handle"`
-		CQE       int32   `c:"cqe"`
-	}
 	cQP struct {
 		Context   uintptr `c:"context"`
 		QPContext uintptr `c:"qp_context"`
@@ -269,9 +262,6 @@ const (
 	attrSqPSN       = 1 << 16
 	attrMaxDestRd   = 1 << 17
 	attrDestQPN     = 1 << 20
-
-	accessBasic    = 1<<20 - 1 // enum ibv_access_flags: above it, bits that only ibv_reg_mr_iova2 takes
-	accessOptional = 0x3ff00000
 )
 
 // Events of a queue pair and of a port that have no exported name.

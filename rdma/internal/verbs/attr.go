@@ -25,25 +25,16 @@ const (
 type DeviceInfo struct {
 	Name  string // as in Open; unique on the host
 	Class Class
-	GUID  uint64 // of the node; 0 where it is not known
 }
 
 // DeviceAttr is what a device advertises (struct ibv_device_attr).
 type DeviceAttr struct {
 	Firmware   string
-	Vendor     uint32 // IEEE number
-	Part       uint32
 	Ports      int
 	MaxMRSize  uint64 // bytes of one MR
-	MaxMR      int
-	MaxPD      int
-	MaxQP      int
-	MaxQPWR    int // work requests of one queue
-	MaxSGE     int
-	MaxCQ      int
-	MaxCQE     int // completions of one queue
-	MaxRead    int // READs of peers that one queue pair takes at a time
-	MaxReadOut int // READs that one queue pair sends at a time
+	MaxQPWR    int    // work requests of one queue
+	MaxRead    int    // READs of peers that one queue pair takes at a time
+	MaxReadOut int    // READs that one queue pair sends at a time
 }
 
 // PortState is IBV_PORT_*.
@@ -192,7 +183,6 @@ type Event struct {
 	Kind EventKind
 	Port int    // of events of a port, else 0
 	QP   uint32 // number of the queue pair of events of one, else 0
-	CQ   CQ     // of EventCQError, nil where it is not known; else nil
 }
 
 // Access is IBV_ACCESS_*: what may be done to memory, and by whom. Reading it here
@@ -204,7 +194,6 @@ const (
 	AccessLocalWrite  Access = 1 << 0
 	AccessRemoteWrite Access = 1 << 1
 	AccessRemoteRead  Access = 1 << 2
-	AccessRelaxed     Access = 1 << 20 // PCIe may reorder writes; completions still cover what went before
 )
 
 // MRInfo names registered memory.
@@ -229,11 +218,10 @@ type QPOptions struct {
 	Kind         QPKind // 0 means RC
 	SendCQ       CQ     // of the same device; both may be the same queue
 	RecvCQ       CQ
-	MaxSend      int  // work requests outstanding in the send queue
-	MaxRecv      int  // the same of the receive queue
-	SendSegments int  // segments of a send request; 0 means 1, MaxSegments at most
-	MaxInline    int  // bytes that a send request may carry inline
-	SignalAll    bool // every send request completes, flagged or not
+	MaxSend      int // work requests outstanding in the send queue
+	MaxRecv      int // the same of the receive queue
+	SendSegments int // segments of a send request; 0 means 1, MaxSegments at most
+	MaxInline    int // bytes that a send request may carry inline
 }
 
 // QPInfo is what was made.
@@ -277,9 +265,6 @@ type QPAttr struct {
 	NoRoute     bool   // RTR: InfiniBand within a subnet: address by LID, without a GID
 	GIDIndex    uint8  // RTR: of this end's GID
 	HopLimit    uint8  // RTR
-	Class       uint8  // RTR: traffic class
-	Level       uint8  // RTR: service level
-	FlowLabel   uint32 // RTR
 	MaxReadIn   uint8  // RTR, RC: READs taken at a time
 	MinRNRTimer uint8  // RTR, RC: code of the pause before the peer tries again when no receive is posted
 

@@ -14,10 +14,6 @@ import (
 	"pdlink/transport"
 )
 
-// pollBatch is how many completions one call into the library takes at most: with 16
-// its cost is some ns each, and more seldom come together.
-const pollBatch = 32
-
 // channel is a struct ibv_comp_channel.
 type channel struct {
 	pd     *pd
@@ -88,8 +84,8 @@ func (ch *channel) Close() error {
 			return err
 		}
 		ch.pd.life.leave()
-		return ch.unmap()
-	})
+		return nil
+	}, ch.unmap)
 }
 
 // cq is a struct ibv_cq.
@@ -97,7 +93,6 @@ type cq struct {
 	pd    *pd
 	ch    *channel // nil without one
 	c     uintptr
-	depth int
 	life  life
 	unmap func() error
 
@@ -157,18 +152,13 @@ func (p *pd) newCQ(depth int, ch *channel) (*cq, error) {
 		return nil, errors.Join(err, unmap())
 	}
 	q := &cq{
-		pd: p, ch: ch, c: c, depth: int(at[cCQ](c).CQE), unmap: unmap,
+		pd: p, ch: ch, c: c, unmap: unmap,
 		armFn: ops.ReqNotifyCQ, armArgs: []uintptr{c, 0}, pollFn: ops.PollCQ,
 		wc: take[cWC](&region{mem}, pollBatch),
 	}
 	q.pollArgs = []uintptr{c, 0, addrOf(&q.wc[0])}
-	p.dev.queuesMu.Lock()
-	p.dev.queues[c] = q
-	p.dev.queuesMu.Unlock()
 	return q, nil
 }
-
-func (q *cq) Depth() int { return q.depth }
 
 func (q *cq) Poll(out []Completion) (int, error) {
 	q.mu.Lock()
@@ -233,15 +223,12 @@ func (q *cq) Close() error {
 			q.setGone(false)
 			return err
 		}
-		q.pd.dev.queuesMu.Lock()
-		delete(q.pd.dev.queues, q.c)
-		q.pd.dev.queuesMu.Unlock()
 		if q.ch != nil {
 			q.ch.life.leave()
 		}
 		q.pd.life.leave()
-		return q.unmap()
-	})
+		return nil
+	}, q.unmap)
 }
 
 func (q *cq) setGone(gone bool) {

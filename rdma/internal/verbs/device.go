@@ -4,7 +4,6 @@ package verbs
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -49,12 +48,6 @@ func (p *provider) Devices() ([]DeviceInfo, error) {
 	var all []DeviceInfo
 	err := p.list(func(dev uintptr, name string) error {
 		info := DeviceInfo{Name: name, Class: classOf(name)}
-		if p.lib.getDeviceGUID != 0 {
-			guid, _, _ := purego.SyscallN(p.lib.getDeviceGUID, dev)
-			var b [8]byte // in network order
-			binary.NativeEndian.PutUint64(b[:], uint64(guid))
-			info.GUID = binary.BigEndian.Uint64(b[:])
-		}
 		all = append(all, info)
 		return nil
 	})
@@ -100,9 +93,6 @@ type device struct {
 	scratchMu sync.Mutex // guards scratch
 	scratch   []byte     // for structs that live as long as a call; event lies at its end
 	unmap     func() error
-
-	queuesMu sync.Mutex // guards queues
-	queues   map[uintptr]*cq
 }
 
 func newDevice(lib *library, name string, ctx uintptr) (*device, error) {
@@ -110,7 +100,7 @@ func newDevice(lib *library, name string, ctx uintptr) (*device, error) {
 	if err != nil {
 		return nil, errors.Join(err, lib.code("close device", lib.closeDevice, ctx))
 	}
-	d := &device{lib: lib, name: name, ctx: ctx, scratch: mem[:pageSize/2], unmap: unmap, queues: map[uintptr]*cq{}}
+	d := &device{lib: lib, name: name, ctx: ctx, scratch: mem[:pageSize/2], unmap: unmap}
 	d.event = at[cAsyncEvent](uintptr(Addr(mem[pageSize/2:])))
 	if fd := int(at[cContext](ctx).AsyncFD); fd > 0 && lib.getAsync != 0 && lib.ackAsync != 0 {
 		// What cannot be waited for is no reason to do without the device.
@@ -140,9 +130,8 @@ func (d *device) Attr() (DeviceAttr, error) {
 			return err
 		}
 		a = DeviceAttr{
-			Firmware: text(addrOf(&c.FwVer)), Vendor: c.VendorID, Part: c.VendorPartID, Ports: int(c.PhysPortCnt),
-			MaxMRSize: c.MaxMRSize, MaxMR: int(c.MaxMR), MaxPD: int(c.MaxPD), MaxQP: int(c.MaxQP), MaxQPWR: int(c.MaxQPWR),
-			MaxSGE: int(c.MaxSGE), MaxCQ: int(c.MaxCQ), MaxCQE: int(c.MaxCQE),
+			Firmware: text(addrOf(&c.FwVer)), Ports: int(c.PhysPortCnt),
+			MaxMRSize: c.MaxMRSize, MaxQPWR: int(c.MaxQPWR),
 			MaxRead: int(c.MaxQPRdAtom), MaxReadOut: int(c.MaxQPInitRdAtom),
 		}
 		return nil
@@ -182,8 +171,7 @@ func (d *device) GIDs(port int) ([]GIDEntry, error) {
 		}
 	}
 	var all []GIDEntry
-	const most = 1 << 10 // real tables have at most 256
-	for i := range min(p.GIDs, most) {
+	for i := range min(p.GIDs, mostGIDs) {
 		var e GIDEntry
 		if d.lib.queryGIDEntry != 0 {
 			e, err = d.gidEntry(port, i)
@@ -202,9 +190,8 @@ func (d *device) GIDs(port int) ([]GIDEntry, error) {
 
 // gidTable asks for all entries of all ports that are not empty.
 func (d *device) gidTable(port int) ([]GIDEntry, error) {
-	const most = 1 << 12
 	var c cGIDEntry
-	mem, unmap, err := Map(most * int(unsafe.Sizeof(c)))
+	mem, unmap, err := Map(mostListed * int(unsafe.Sizeof(c)))
 	if err != nil {
 		return nil, err
 	}
@@ -214,9 +201,9 @@ func (d *device) gidTable(port int) ([]GIDEntry, error) {
 	}
 	defer d.life.leave()
 	entries := at[cGIDEntry](uintptr(Addr(mem)))
-	r, _, _ := purego.SyscallN(d.lib.queryGIDTable, d.ctx, addrOf(entries), most, 0, unsafe.Sizeof(c))
+	r, _, _ := purego.SyscallN(d.lib.queryGIDTable, d.ctx, addrOf(entries), mostListed, 0, unsafe.Sizeof(c))
 	n := int(r) // an ssize_t
-	if n < 0 || n > most {
+	if n < 0 || n > mostListed {
 		return nil, failure("query GIDs of "+d.name, number(int32(n)))
 	}
 	all := make([]GIDEntry, 0, n)
@@ -293,13 +280,6 @@ func (d *device) Event(ctx context.Context) (Event, error) {
 func (d *device) translate(c *cAsyncEvent) Event {
 	e := Event{Kind: EventKind(c.Type)}
 	switch e.Kind {
-	case EventCQError:
-		d.queuesMu.Lock()
-		q := d.queues[c.Element]
-		d.queuesMu.Unlock()
-		if q != nil {
-			e.CQ = q
-		}
 	case EventQPFatal, EventQPRequest, EventQPAccess, EventEstablished, EventSQDrained, eventMigrated, eventMigrateError, EventLastWQE:
 		e.QP = at[cQP](c.Element).QPNum
 	case EventPortActive, EventPortError, EventLIDChange, eventPkeyChange, eventSMChange, EventReregister, EventGIDChange:
@@ -325,11 +305,8 @@ func (d *device) Close() error {
 		if d.events != nil {
 			d.events.close()
 		}
-		if err := d.lib.code("close device "+d.name, d.lib.closeDevice, d.ctx); err != nil {
-			return err
-		}
-		return d.unmap()
-	})
+		return d.lib.code("close device "+d.name, d.lib.closeDevice, d.ctx)
+	}, d.unmap)
 }
 
 // errnoIs reports whether a call failed for that reason.

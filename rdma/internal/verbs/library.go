@@ -28,7 +28,7 @@ type library struct {
 
 	// 0 where the library lacks them.
 	queryDevice, createChannel, destroyChannel, getEvent, ackCQ, getAsync, ackAsync uintptr
-	queryGIDTable, queryGIDEntry, regIova2, getDeviceGUID                           uintptr
+	queryGIDTable, queryGIDEntry                                                    uintptr
 }
 
 // symbols names what a library must have, and what it may have.
@@ -45,7 +45,7 @@ func (l *library) symbols() (required, optional map[string]*uintptr) {
 		"ibv_query_device": &l.queryDevice, "ibv_create_comp_channel": &l.createChannel, "ibv_destroy_comp_channel": &l.destroyChannel,
 		"ibv_get_cq_event": &l.getEvent, "ibv_ack_cq_events": &l.ackCQ,
 		"ibv_get_async_event": &l.getAsync, "ibv_ack_async_event": &l.ackAsync,
-		"_ibv_query_gid_table": &l.queryGIDTable, "_ibv_query_gid_ex": &l.queryGIDEntry, "ibv_reg_mr_iova2": &l.regIova2, "ibv_get_device_guid": &l.getDeviceGUID,
+		"_ibv_query_gid_table": &l.queryGIDTable, "_ibv_query_gid_ex": &l.queryGIDEntry,
 	}
 	return required, optional
 }

@@ -35,9 +35,10 @@ func (l *life) leave() {
 	l.mu.Unlock()
 }
 
-// end destroys the object unless it has users, and remembers that; when destroy
-// fails the object lives on.
-func (l *life) end(what string, destroy func() error) error {
+// end destroys the object unless it has users, and remembers that; when destroy fails
+// the object lives on. Once it is destroyed release frees what this end had for it, and
+// what that says is said beside it (ErrLeft): the object is gone all the same.
+func (l *life) end(what string, destroy, release func() error) error {
 	l.ending.Lock()
 	defer l.ending.Unlock()
 	l.mu.Lock()
@@ -55,5 +56,11 @@ func (l *life) end(what string, destroy func() error) error {
 	l.mu.Lock()
 	l.closed, l.gone = err == nil, err == nil
 	l.mu.Unlock()
-	return err
+	if err != nil {
+		return err
+	}
+	if err := release(); err != nil {
+		return fmt.Errorf("%w: of a %s: %w", ErrLeft, what, err)
+	}
+	return nil
 }

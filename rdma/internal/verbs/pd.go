@@ -25,7 +25,7 @@ func (p *pd) Close() error {
 		}
 		p.dev.life.leave()
 		return nil
-	})
+	}, nothing)
 }
 
 // mr is a struct ibv_mr.
@@ -45,34 +45,47 @@ func (p *pd) Register(mem []byte, access Access) (MR, error) {
 	}
 	lib, first, size := p.dev.lib, uintptr(Addr(mem)), uintptr(len(mem))
 	doing := fmt.Sprintf("register %d bytes with %s", size, p.dev.name)
-	var c uintptr
-	var err error
-	switch {
-	case access&accessOptional == 0:
-		c, err = lib.pointer(doing, lib.regMR, p.c, first, size, uintptr(access))
-	case lib.regIova2 == 0:
-		err = fmt.Errorf("%w: %s: access flags %#x", ErrUnsupported, doing, uint32(access))
-	default:
-		c, err = lib.pointer(doing, lib.regIova2, p.c, first, size, first, uintptr(access))
-	}
+	c, err := lib.pointer(doing, lib.regMR, p.c, first, size, uintptr(access))
 	if err != nil {
 		p.life.leave()
-		return nil, explain(err, access, uint64(size))
+		return nil, explain(err, access, uint64(size), memoryNow())
 	}
 	m := at[cMR](c)
 	return &mr{pd: p, c: c, info: MRInfo{Addr: uint64(first), Length: len(mem), Local: m.LKey, Remote: m.RKey}}, nil
 }
 
-// explain gives a failed registration the sentinel of its most likely reason.
-func explain(err error, access Access, size uint64) error {
+// memory is what limits the memory that a process may register.
+type memory struct {
+	limit   uint64 // bytes that it may lock; noLimit
+	locked  uint64 // that it has locked with devices
+	group   uint64 // bytes that its control group may have; noLimit
+	charged uint64 // that this has
+}
+
+// noLimit stands for a limit that does not hold, or that is not known.
+const noLimit = 1 << 62
+
+// exceeded reports whether size more bytes than have are above a limit.
+func exceeded(limit, have, size uint64) bool { return limit < noLimit && have+size > limit }
+
+// explain gives a failed registration the sentinel of its most likely reason. What m
+// does not explain is memory that the system or the device does not have now: less of it
+// may do.
+func explain(err error, access Access, size uint64, m memory) error {
 	const known = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead
-	limit, limited := LockedLimit()
 	switch {
 	case errnoIs(err, syscall.EINVAL) && access&^known != 0:
 		return fmt.Errorf("%w: access flags %#x: %w", ErrUnsupported, uint32(access), err)
-	case errnoIs(err, syscall.ENOMEM, syscall.EAGAIN, syscall.EPERM) && limited:
-		return fmt.Errorf("%w: %w: this process may lock %d KiB of memory in all, and this needs %d KiB (%s)",
-			transport.ErrUnavailable, err, limit>>10, size>>10, memoryCure)
+	case !errnoIs(err, syscall.ENOMEM, syscall.EAGAIN, syscall.EPERM):
+		return err
+	case exceeded(m.limit, m.locked, size):
+		return fmt.Errorf("%w: %w: this process may lock %d KiB of memory in all and has locked %d, this needs %d KiB (%s)",
+			transport.ErrUnavailable, err, m.limit>>10, m.locked>>10, size>>10, memoryCure)
+	case exceeded(m.group, m.charged, size):
+		return fmt.Errorf("%w: the control group of this process may have %d KiB of memory and has %d, this needs %d KiB (raise its memory.max: MemoryMax= of the service)",
+			err, m.group>>10, m.charged>>10, size>>10)
+	case errnoIs(err, syscall.ENOMEM):
+		return fmt.Errorf("%w: out of memory or of resources of the device", err)
 	}
 	return err
 }
@@ -86,8 +99,11 @@ func (m *mr) Deregister() error {
 		}
 		m.pd.life.leave()
 		return nil
-	})
+	}, nothing)
 }
+
+// nothing is what an object has that has no memory of this end.
+func nothing() error { return nil }
 
 func (p *pd) NewQP(o QPOptions) (QP, error) {
 	if o.Kind == 0 {
@@ -136,9 +152,6 @@ func (p *pd) newQP(o QPOptions, send, recv *cq) (*qp, error) {
 			MaxSendWR: uint32(o.MaxSend), MaxRecvWR: uint32(o.MaxRecv), MaxInlineData: uint32(o.MaxInline),
 			MaxSendSGE: uint32(max(o.SendSegments, 1)), MaxRecvSGE: 1,
 		}}
-		if o.SignalAll {
-			c.SqSigAll = 1
-		}
 		var err error
 		made, err = lib.pointer("make a queue pair on "+p.dev.name, lib.createQP, p.c, addrOf(c))
 		granted = c.Cap

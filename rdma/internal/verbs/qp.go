@@ -13,10 +13,6 @@ import (
 	"pdlink/transport"
 )
 
-// chainMax is how many work requests one call into the library posts at most. From 16
-// on a call costs some 40 ns each; longer lists go as several chains.
-const chainMax = 64
-
 // qp is a struct ibv_qp.
 type qp struct {
 	dev   *device
@@ -191,11 +187,11 @@ func (q *qp) fill(to QPState, a QPAttr) (mask uint32, err error) {
 		mask |= attrPkeyIndex | attrPort | attrAccessFlags
 	case StateRTR:
 		c.PathMTU, c.DestQPNum, c.RqPSN = uint32(a.PathMTU), a.RemoteQP, a.RemotePSN
-		c.AHAttr = cAHAttr{DLID: a.RemoteLID, SL: a.Level, PortNum: a.Port}
+		c.AHAttr = cAHAttr{DLID: a.RemoteLID, PortNum: a.Port}
 		if !a.NoRoute {
 			c.AHAttr.IsGlobal = 1
 			c.AHAttr.GRH = cGlobalRoute{
-				DGID: gidOf(a.RemoteGID), FlowLabel: a.FlowLabel, SGIDIndex: a.GIDIndex, HopLimit: a.HopLimit, TrafficClass: a.Class,
+				DGID: gidOf(a.RemoteGID), SGIDIndex: a.GIDIndex, HopLimit: a.HopLimit,
 			}
 		}
 		mask |= attrAV | attrPathMTU | attrDestQPN | attrRqPSN
@@ -224,8 +220,8 @@ func (q *qp) Close() error {
 			return err
 		}
 		leaveAll(q.users)
-		return q.unmap()
-	})
+		return nil
+	}, q.unmap)
 }
 
 func (q *qp) setGone(gone bool) {

@@ -32,6 +32,15 @@ func classOf(name string) Class {
 	return ClassOther
 }
 
+// memoryNow knows what one process may lock.
+func memoryNow() memory {
+	m := memory{limit: noLimit, group: noLimit}
+	if limit, ok := lockedLimit(); ok {
+		m.limit = limit
+	}
+	return m
+}
+
 // gidKind knows nothing: macOS says it nowhere.
 func gidKind(string, int, int) (GIDKind, string) { return GIDUnknown, "" }
 

@@ -21,6 +21,10 @@ var (
 	// the rest of the list: poll completions first.
 	ErrFull = errors.New("verbs: queue is full")
 
+	// ErrLeft is returned by Close when the object is gone and memory that this end had
+	// for it is not: closing it again does nothing.
+	ErrLeft = errors.New("verbs: memory was not given back")
+
 	// ErrClosed is returned by calls on an object that this end closed.
 	ErrClosed = net.ErrClosed
 )
@@ -126,9 +130,6 @@ type CQ interface {
 	// comes. What came before gives none: arm, poll again, then wait. It does not
 	// allocate. Errors: ErrUnsupported: sleep and poll instead.
 	Arm() error
-
-	// Depth is how many completions the queue holds, at least what was asked for.
-	Depth() int
 
 	// Close frees the queue. Errors: ErrBusy while queue pairs use it.
 	Close() error

@@ -148,22 +148,33 @@ func TestVMNoAllocations(t *testing.T) {
 	}
 }
 
-// TestVMTogether uses one pair from many goroutines, beside garbage collections.
-func TestVMTogether(t *testing.T) {
-	const writers, each = 4, 50
-	a, b := connected(t, 1<<16, QPOptions{MaxSend: writers * each, MaxRecv: depth})
-	stop := make(chan struct{})
-	var noise, wg sync.WaitGroup
+// collecting collects garbage again and again until stop is called.
+func collecting() (stop func()) {
+	end := make(chan struct{})
+	var noise sync.WaitGroup
 	noise.Go(func() {
 		for {
 			select {
-			case <-stop:
+			case <-end:
 				return
 			default:
 				runtime.GC()
 			}
 		}
 	})
+	return func() {
+		close(end)
+		noise.Wait()
+	}
+}
+
+// TestVMTogether uses one pair from many goroutines, beside garbage collections.
+func TestVMTogether(t *testing.T) {
+	const writers, each = 4, 50
+	a, b := connected(t, 1<<16, QPOptions{MaxSend: writers * each, MaxRecv: depth})
+	var wg sync.WaitGroup
+	stop := collecting()
+	defer stop()
 	for w := range writers {
 		wg.Go(func() {
 			for i := range each {
@@ -202,8 +213,6 @@ func TestVMTogether(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	close(stop)
-	noise.Wait()
 	for at := 0; at < writers*each*64; at += 64 {
 		if err := same(a.mem[at:at+64], uint64(at)); err != nil {
 			t.Error(err)

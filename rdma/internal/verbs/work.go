@@ -33,9 +33,7 @@ type Flags uint32
 
 // Flags of a send request.
 const (
-	FlagFence     Flags = 1 << 0 // wait for the READs before it
 	FlagSignalled Flags = 1 << 1 // it gives a completion; without, its place is free when a later signalled one completed
-	FlagSolicited Flags = 1 << 2
 	FlagInline    Flags = 1 << 3 // the bytes are taken when it is posted: they may change at once, and need no key
 )
 

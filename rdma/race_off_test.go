@@ -1,5 +1,0 @@
-//go:build !race
-
-package rdma
-
-const slowdown = 1
