@@ -21,23 +21,33 @@ type upload struct {
 	body io.ReadCloser
 	conn *http.ResponseController // a writer without deadlines has none: its errors say nothing
 	idle time.Duration
+	left func() error // of the request's context: why its client is gone
 
 	reading chan struct{} // has room for one, who reads or stops, and guards the next three
 	closed  bool
 	waited  time.Duration // for the client
 	got     int64         // bytes
 
-	state sync.Mutex // guards the rest, and the connection's deadline
-	over  bool       // all of it came
-	why   error      // it did not
+	state   sync.Mutex // guards the rest, and the connection's deadline
+	begun   bool       // somebody read
+	over    bool       // all of it came
+	why     error      // it did not
+	moot    bool       // the decoder answered, or went, before all of it came
+	gone    bool       // it went
+	stopped bool       // the connection is the server's
 }
+
+// errMoot ends a body that the decoder does not want any more.
+var errMoot = errors.New("it ended the connection while the request was sent to it")
 
 // upload takes a request's body; nil where it has none.
 func (f *Front) upload(w http.ResponseWriter, r *http.Request) *upload {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil
 	}
-	return &upload{body: r.Body, conn: http.NewResponseController(w), idle: f.o.waits.idle, reading: make(chan struct{}, 1)}
+	return &upload{
+		body: r.Body, conn: http.NewResponseController(w), idle: f.o.waits.idle, left: r.Context().Err, reading: make(chan struct{}, 1),
+	}
 }
 
 // Read implements io.Reader.
@@ -49,31 +59,82 @@ func (u *upload) Read(p []byte) (int, error) {
 	}
 	earned := time.Duration(float64(u.got) / bodyRate * float64(time.Second))
 	began := time.Now()
-	u.deadline(began.Add(min(u.idle, u.idle+earned-u.waited)))
+	if !u.begin(began.Add(min(u.idle, u.idle+earned-u.waited))) {
+		return 0, errMoot
+	}
 	n, err := u.body.Read(p)
 	u.waited += time.Since(began)
 	u.got += int64(n)
 	if err != nil {
-		u.end(err)
+		err = u.end(err)
 	}
 	return n, err
 }
 
-// end notes how the body ended. Of one that came whole, or of which the server took the
-// rest, no deadline must be left: it watches the connection from then on, and one that
-// passes ends the requests that come after. Of another nothing more is waited for.
-func (u *upload) end(err error) {
+// begin sets a Read's deadline. It reports whether anybody wants what is read.
+func (u *upload) begin(t time.Time) bool {
 	u.state.Lock()
 	defer u.state.Unlock()
-	if err == io.EOF || errors.Is(err, http.ErrBodyReadAfterClose) { //nolint:errorlint // as readers say it
+	u.begun = true
+	if !u.over && u.why == nil && !u.moot {
+		u.conn.SetReadDeadline(t) //nolint:errcheck // as above
+	}
+	return !u.gone
+}
+
+// end notes how the body ended, and returns the error for whoever reads. Of one that came
+// whole, or of which the server took the rest, no deadline must be left: it watches the
+// connection from then on, and one that passes ends the requests that come after. Of
+// another nothing more is waited for.
+func (u *upload) end(err error) error {
+	u.state.Lock()
+	defer u.state.Unlock()
+	switch {
+	case err == io.EOF || errors.Is(err, http.ErrBodyReadAfterClose): //nolint:errorlint // as readers say it
 		u.over = true
 		u.conn.SetReadDeadline(time.Time{}) //nolint:errcheck // as above
-		return
+	case u.moot: // the decoder was first
+		return errMoot
+	default:
+		if u.why == nil {
+			u.why = err
+		}
+		u.conn.SetReadDeadline(time.Now()) //nolint:errcheck // as above
 	}
-	if u.why == nil {
-		u.why = err
+	return err
+}
+
+// answered notes that there is an answer. What has not come of the body until then may
+// come while the answer is passed on, or not: that is no fault of the client's. It reports
+// whether anything has not come: the connection must not be kept then, since the server
+// would hold the answer back until it has read the rest.
+func (u *upload) answered() (rest bool) {
+	if u == nil {
+		return false
 	}
-	u.conn.SetReadDeadline(time.Now()) //nolint:errcheck // as above
+	u.state.Lock()
+	defer u.state.Unlock()
+	if u.over || u.why != nil {
+		return !u.over
+	}
+	if !u.moot {
+		u.moot = true
+		u.conn.SetReadDeadline(time.Time{}) //nolint:errcheck // one that passes would break the answer off
+	}
+	return true
+}
+
+// abandon ends a Read that runs, and those that come: the decoder is gone without an
+// answer, and who sends to it would wait for the client. It does nothing once all has
+// come, there is an answer, or the handler has ended; nor where the client is gone, whose
+// request is broken off before the Read that found it has returned.
+func (u *upload) abandon() {
+	u.state.Lock()
+	defer u.state.Unlock()
+	if !u.over && u.why == nil && !u.moot && !u.stopped && u.left() == nil {
+		u.moot, u.gone = true, true
+		u.conn.SetReadDeadline(time.Now()) //nolint:errcheck // as above
+	}
 }
 
 // Close implements io.Closer. It does nothing: stop does.
@@ -86,30 +147,65 @@ func (u *upload) stop() {
 	if u == nil {
 		return
 	}
+	// A deadline must not pass once all has come: the server looks for the end of the
+	// connection from then on, and would find it. So it is set only after a while, unless
+	// the connection is not kept anyway.
+	patience := lingerTime
+	if u.is(&u.moot) {
+		patience = 0
+	}
 	select {
 	case u.reading <- struct{}{}:
 	default:
-		// A deadline must not pass once all has come: the server looks for the end of the
-		// connection from then on, and would find it. So it is set only after a while.
-		late := time.AfterFunc(lingerTime, func() { u.deadline(time.Now()) })
+		late := time.AfterFunc(patience, func() { u.deadline(time.Now()) })
 		u.reading <- struct{}{}
 		late.Stop()
 	}
 	u.closed = true
 	<-u.reading
 	u.deadline(time.Now().Add(lingerTime))
-	if _, err := u.body.Read(nil); err != nil { // the server may have read the rest already
-		u.end(err)
+	if !u.is(&u.moot) { // the server may have read the rest already
+		if _, err := u.body.Read(nil); err != nil {
+			u.end(err) //nolint:errcheck // nobody reads any more
+		}
 	}
+	u.state.Lock()
+	defer u.state.Unlock()
+	u.stopped = true
 }
 
 // deadline sets the connection's, while anything of the body may come.
 func (u *upload) deadline(t time.Time) {
 	u.state.Lock()
 	defer u.state.Unlock()
-	if !u.over && u.why == nil {
+	if !u.over && u.why == nil && !u.stopped {
 		u.conn.SetReadDeadline(t) //nolint:errcheck // as above
 	}
+}
+
+// is reads one of the things that state guards.
+func (u *upload) is(what *bool) bool {
+	u.state.Lock()
+	defer u.state.Unlock()
+	return *what
+}
+
+// lost reports whether the decoder went while the body was sent to it.
+func (u *upload) lost() bool { return u != nil && u.is(&u.gone) }
+
+// renew begins the body anew for another connection, where nothing of it was asked for. It
+// reports whether that is so.
+func (u *upload) renew() bool {
+	if u == nil {
+		return false
+	}
+	u.state.Lock()
+	defer u.state.Unlock()
+	if u.begun || u.stopped {
+		return false
+	}
+	u.moot, u.gone = false, false
+	return true
 }
 
 // await waits for a Read that runs. The server ends a request's context before the Read
@@ -140,7 +236,8 @@ func refusal(why error) (status int, v map[string]any) {
 }
 
 // held is a body, or the beginning of one, in memory. It is the body of the request to
-// the decoder, and gone when that has been sent. It may be used concurrently.
+// the decoder, and gone when that has been sent, or a little later where it may have to be
+// sent again. It may be used concurrently.
 type held struct {
 	room *semaphore.Weighted // the memory for bodies of all requests
 
@@ -148,6 +245,7 @@ type held struct {
 	data  []byte
 	at    int
 	taken int64 // of the room
+	kept  bool  // after it was read
 
 	patience time.Duration // how long room is waited for
 }
@@ -178,7 +276,9 @@ func (h *held) Read(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.at == len(h.data) {
-		h.release()
+		if !h.kept {
+			h.release()
+		}
 		return 0, io.EOF
 	}
 	n := copy(p, h.data[h.at:])
@@ -192,6 +292,24 @@ func (h *held) Close() error {
 	defer h.mu.Unlock()
 	h.release()
 	return nil
+}
+
+// keep says whether the body may be wanted a second time.
+func (h *held) keep(yes bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.kept = yes
+	if !yes && h.at == len(h.data) {
+		h.release()
+	}
+}
+
+// rewind begins the body anew, for the last time. It reports whether it is there.
+func (h *held) rewind() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.at, h.kept = 0, false
+	return len(h.data) > 0
 }
 
 // release gives the memory back. It is called with mu held.

@@ -118,7 +118,7 @@ func orDefault[T int | int64 | float64 | time.Duration](v, d T) T {
 type Front struct {
 	o       Options
 	proxy   *httputil.ReverseProxy
-	rt      *http.Transport
+	rt      *way
 	engines *engines
 	flights flights
 	records *records
@@ -134,7 +134,7 @@ func New(o Options) (*Front, error) {
 	if err != nil {
 		return nil, err
 	}
-	rt := newTransport(o.Transport)
+	rt := newWay(o.Transport)
 	landings, ground := context.WithCancelCause(context.Background())
 	return &Front{
 		room: semaphore.NewWeighted(o.MaxBodies), landings: landings, ground: ground,
@@ -208,7 +208,11 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if answer.begun { // the headers are gone that would tell of an encoding
 		r.Header.Del("Accept-Encoding")
 	}
-	r = withWatch(r, &watch{rec.String(), u, func(s int, c *int) { status, cached = s, c }})
+	x := &watch{header: rec.String(), upload: u, ended: func(s int, c *int) { status, cached = s, c }}
+	if why == "" {
+		x.body = body
+	}
+	r = withWatch(r, x)
 	r.Body = rest
 	f.proxy.ServeHTTP(answer, r)
 	answer.end()

@@ -85,8 +85,13 @@ const (
 	maxIdle = 256
 
 	// maxIdleTime is how long an idle one is kept: the decoder's server closes it after
-	// 5 s, and a request that it crosses with cannot be sent again.
+	// 5 s, and not every request that it crosses with can be sent again.
 	maxIdleTime = 4 * time.Second
+
+	// crossTime is how long after it got a connection a request may be said to have crossed
+	// with its end: the decoder is on this host or near it. One that ends later ended while
+	// the decoder worked on the request, which may be the cause.
+	crossTime = time.Second
 
 	// closeAdopt is how long a front that is closed waits for adoptions that run: one takes
 	// milliseconds, and whoever stops the process kills it after ten seconds or so.
@@ -116,15 +121,15 @@ const (
 	firstBody = 64 << 10
 
 	// growth bounds the memory for a body whose client says its length, by what came of
-	// it: few steps, since each copies, and no 64 MB for a hundred bytes.
-	growth = 8
+	// it: few steps, since each copies and leaves garbage, and no 64 MB for a hundred bytes.
+	growth = 16
 
 	// DefaultMaxBodies is the memory for bodies of all requests: four of the longest, or 50
 	// prompts of a million tokens. The decoder wants what else there is.
 	DefaultMaxBodies = 256 << 20
 
 	// roomWait is how long a long body waits for memory: one that is sent to the decoder
-	// goes in milliseconds, and others wait for engines; then it is passed on as it comes.
+	// goes within crossTime, and others wait for engines; then it is passed on as it comes.
 	roomWait = 2 * time.Second
 
 	// maxVerdict bounds the verdict in a header, without its id: servers and clients
@@ -133,6 +138,10 @@ const (
 
 	// copyBuffer is the size of the pooled buffers that answers are copied with.
 	copyBuffer = 32 << 10
+
+	// sendBuffer is the size of the pooled buffers that bodies are sent to the decoder with:
+	// a long prompt in few writes, each of which wakes the decoder up.
+	sendBuffer = 256 << 10
 )
 
 // waits are the times that tests shorten.

@@ -3,6 +3,7 @@ package front
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httputil"
@@ -14,7 +15,8 @@ import (
 // request's context.
 type watch struct {
 	header string  // value of X-PDLink: in the decoder's answer, where ended is set, and in the front's own
-	upload *upload // nil: there is none, or it came whole
+	upload *upload // nil: there is none
+	body   *held   // what is sent to the decoder, where all of it is in memory; nil: it is not
 	ended  func(status int, cached *int)
 }
 
@@ -46,9 +48,13 @@ func newProxy(up *url.URL, rt http.RoundTripper) *httputil.ReverseProxy {
 	}
 }
 
-// observe adds the verdict to an answer and watches it, where somebody wants that.
+// observe ends the upload of a request that has its answer, adds the verdict to that and
+// watches it, where somebody wants that.
 func observe(r *http.Response) error {
 	w, ok := r.Request.Context().Value(watchKey{}).(*watch)
+	if ok && r.StatusCode != http.StatusSwitchingProtocols && w.upload.answered() {
+		r.Header.Set("Connection", "close")
+	}
 	if !ok || w.ended == nil {
 		return nil
 	}
@@ -68,6 +74,9 @@ func say(h http.Header, verdict string) {
 // that it did.
 func unreachable(w http.ResponseWriter, r *http.Request, err error) {
 	status, text := http.StatusBadGateway, apiError("api_error", "decoder_unreachable", fmt.Sprintf("pdlink: the decoder cannot be reached: %v", err))
+	if errors.Is(err, errCut) || errors.Is(err, errMoot) {
+		text = apiError("api_error", "decoder_gone", fmt.Sprintf("pdlink: the decoder cannot be reached: %v; send the request again", err))
+	}
 	gone := r.Context().Err() != nil
 	x, ok := r.Context().Value(watchKey{}).(*watch)
 	if ok {
@@ -77,7 +86,15 @@ func unreachable(w http.ResponseWriter, r *http.Request, err error) {
 		if why := x.upload.failed(); why != nil {
 			gone = false // at least its other half is there
 			status, text = refusal(why)
+		}
+		if x.upload.lost() {
+			gone = false // it was the decoder
+		}
+		if x.upload.answered() {
 			w.Header().Set("Connection", "close")
+		}
+		if gone {
+			status = statusLeft
 		}
 		if x.ended != nil {
 			x.ended(status, nil)
@@ -89,6 +106,10 @@ func unreachable(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	answerJSON(w, status, text)
 }
+
+// statusLeft is in the record of a request whose client left before there was an answer, as
+// web servers log it: the decoder has nothing to do with it.
+const statusLeft = 499
 
 // apiError is an error as the OpenAI and Anthropic APIs show it.
 func apiError(kind, code, message string) map[string]any {

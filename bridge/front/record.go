@@ -59,7 +59,7 @@ type Record struct {
 	AdoptSeconds  float64 `json:"adopt_seconds,omitempty"`  // of that, from the last block in the store to its adoption
 
 	// Known when the answer has ended.
-	Status  int     `json:"status,omitempty"` // of the decoder's answer
+	Status  int     `json:"status,omitempty"` // of the decoder's answer; 499: the client left before it
 	Cached  *int    `json:"cached_tokens"`    // what the decoder said; null: nothing
 	Check   Check   `json:"check,omitempty"`
 	Seconds float64 `json:"seconds,omitempty"` // from the request to the end of the answer
