@@ -14,21 +14,18 @@ from typing import Any
 
 import torch
 
-from pdlink_vllm.device import Device
+from pdlink_vllm import params
+from pdlink_vllm.device import Computes, Target
 from pdlink_vllm.engine import Layer, Model, Source
 from pdlink_vllm.filling import At, Done, Fill
 from pdlink_vllm.packing import Cut, PieceCutter, RowCutter
-from pdlink_vllm.projection.handle import Carry
+from pdlink_vllm.projection.handle import Carry, Run
 from pdlink_vllm.request import Request
 from pdlink_vllm.ring import Ring
 from pdlink_vllm.scheduler import Chunk
 from pdlink_vllm.wire import ArrayId, DType, Kind, Mode, What
 
 DTYPES = {torch.bfloat16: DType.BF16, torch.float16: DType.F16, torch.float32: DType.F32}
-
-
-# More tokens than any prompt has blocks for.
-ENDLESS = 1 << 40
 
 
 def zeros(ring: Ring, at: int, cut: Cut) -> None:
@@ -49,7 +46,6 @@ class Active:
     slots: dict[int, Any] = field(default_factory=dict)  # by group: the chunk's slots, on the host
     found: dict[int, tuple[Any, Any]] = field(default_factory=dict)  # by group: index of the rows, and check
     carry: Carry | None = None  # of a prompt that is projected here
-    fits: bool = False  # the plan is what the carry's handle makes
 
     @property
     def fills(self) -> bool:
@@ -138,7 +134,7 @@ class _Call:
     first: int
     end: int
     block: int
-    device: Device
+    device: Computes
     check: Any
     done: int = 0  # rows
 
@@ -167,7 +163,7 @@ class Capture:
     nothing: the engine must not notice.
     """
 
-    def __init__(self, model: Model, source: Source, mode: Mode, device: Device) -> None:
+    def __init__(self, model: Model, source: Source, mode: Mode, device: Target) -> None:
         """mode says whether keys and values become pieces of blocks here, or stay rows for the sidecar."""
         self._model, self._source, self._mode, self._device = model, source, mode, device
         self._forms: dict[str, CacheForm] = {}
@@ -180,7 +176,7 @@ class Capture:
         self._on_device = {}
         for a in active:
             size = self._model.row_bytes * (2 if self._model.kind is Kind.KV else 1)
-            tokens = a.chunk.tokens + (ENDLESS if a.fills else 0)
+            tokens = a.chunk.tokens + (params.ENDLESS if a.fills else 0)
             if a.carry is not None:
                 size, tokens = a.carry.handle.shape.token_bytes, a.chunk.tokens
             a.request.expect(a.chunk.first, tokens, (layer.index for layer in self._model.layers), size)
@@ -188,7 +184,7 @@ class Capture:
     def written(self, layer: Layer, key: Any, value: Any, slot_mapping: Any) -> None:
         """See the keys and values [tokens, heads, width] that a layer is about to write to its cache."""
         for a in self.active:
-            self._guarded(a, lambda a=a: self._take_written(a, layer, key, value, slot_mapping))  # type: ignore[misc]
+            self._guarded(a, self._take_written, layer, key, value, slot_mapping)
 
     def _take_written(self, a: Active, layer: Layer, key: Any, value: Any, slot_mapping: Any) -> None:
         self._fill_up(a, layer)
@@ -202,7 +198,7 @@ class Capture:
     def cached(self, layer: Layer, cache: Any) -> None:
         """See a layer's paged cache after it was written."""
         for a in self.active:
-            self._guarded(a, lambda a=a: self._take_cached(a, layer, cache))  # type: ignore[misc]
+            self._guarded(a, self._take_cached, layer, cache)
 
     def _take_cached(self, a: Active, layer: Layer, cache: Any) -> None:
         self._fill_up(a, layer)
@@ -223,23 +219,31 @@ class Capture:
     def input(self, layer: Layer, x: Any, slot_mapping: Any) -> None:
         """See the attention input [tokens, hidden] of a layer. slot_mapping is that of its window's cache."""
         for a in self.active:
-            self._guarded(a, lambda a=a: self._take_input(a, layer, x, slot_mapping))  # type: ignore[misc]
+            self._guarded(a, self._take_input, layer, x, slot_mapping)
 
     def _take_input(self, a: Active, layer: Layer, x: Any, slot_mapping: Any) -> None:
-        first, end = a.request.span(a.chunk.first, a.chunk.tokens, layer.index)
-        if a.carry is not None:  # what the decoder has already is not sent, but the carry follows from it
-            enter = a.carry.handle.shape.enters(layer.index, a.request.begun.from_token)
-            end = min(a.chunk.first + a.chunk.tokens, a.request.reach(layer.index))
-            first = max(a.chunk.first, enter)
+        first, end = self._input_span(a, layer)
         if first >= end:
             return
         if x.dtype != torch.bfloat16 or x.shape[-1] != self._model.width:
             raise CaptureError(f"attention input of type {x.dtype} and width {x.shape[-1]}")
-        skip, count = first - a.chunk.first, end - first
-        if a.carry is not None:
-            self._project(a, a.carry, layer, x, slot_mapping, skip, count)
-            return
-        check = None
+        if a.carry is None:
+            self._put_input(a, layer, x, slot_mapping, first, end)
+        else:
+            self._project(a, a.carry, layer, x, slot_mapping, first, end)
+
+    def _input_span(self, a: Active, layer: Layer) -> tuple[int, int]:
+        """Return the part [a, b) of the prompt's tokens whose input this step has and somebody needs; a >= b where it
+        is none. Waits for BEGUN, which says so.
+        """
+        if a.carry is None:
+            return a.request.span(a.chunk.first, a.chunk.tokens, layer.index)
+        end = min(a.chunk.first + a.chunk.tokens, a.request.reach(layer.index))
+        return a.carry.sees(layer.index, a.chunk.first, end, a.request.begun.from_token)
+
+    def _put_input(self, a: Active, layer: Layer, x: Any, slot_mapping: Any, first: int, end: int) -> None:
+        """Put the input of tokens [first, end) into slots as it is."""
+        skip, count, check = first - a.chunk.first, end - first, None
         if x.is_cuda:
             if layer.group not in a.found:
                 a.found[layer.group] = rows_on_device(slot_mapping, a.slots_of(layer))
@@ -252,32 +256,41 @@ class Capture:
         cutter = RowCutter(layer.index, What.X, m.row_bytes, a.request.begun.block_tokens, first, count, (0, 0))
         a.request.put(cutter, self._fill(rows.unsqueeze(1), first, check, heads_first=False))
 
-    def _project(self, a: Active, carry: Carry, layer: Layer, x: Any, slot_mapping: Any, skip: int, count: int) -> None:
-        """Have the chunk's rows [skip, skip + count) become pieces of blocks, on the engine's stream. Those that the
-        decoder has already are only carried on from.
+    def _project(self, a: Active, carry: Carry, layer: Layer, x: Any, slot_mapping: Any, first: int, end: int) -> None:
+        """Have the input of tokens [first, end) become pieces of blocks, on the engine's stream. Those that the decoder
+        has already are only carried on from.
         """
-        shape, request, device = carry.handle.shape, a.request, self._device
-        if not a.fits:
-            b = request.begun
-            why = shape.differs(b.block_tokens, b.layer_first, b.layer_end, request.arrays)
-            if why:
-                raise CaptureError(f"the plan's {why} not those that are projected here")
-            a.fits = True
+        why = carry.refuses(a.request.begun, a.request.arrays)
+        if why:
+            raise CaptureError(f"the plan's {why} not those that are projected here")
         index, check = self._trusted(a, carry, layer, x, slot_mapping)
-        most, block, held = carry.handle.limits.tokens, shape.key.block, request.begun.from_token
-        at, end = a.chunk.first + skip, a.chunk.first + skip + count
-        if at and at == shape.enters(layer.index, held):
-            carry.skip(layer.index, at, device.stream())
-        while at < end:
-            n = min(most, (held if at < held else end) - at, end - at)
-            rows = device.rows(x, index[at - a.chunk.first : at - a.chunk.first + n])
-            if at < held:
-                nowhere = [None] * ((at + n - 1) // block - at // block + 1)
-                carry.project(layer.index, rows.data_ptr(), n, at, nowhere, device.stream())
+        held = a.request.begun.from_token
+        if carry.enters(layer.index, first, held):
+            carry.skip(layer.index, first, self._device.stream())
+        for run in carry.runs(first, end, held):
+            at = run.first - a.chunk.first
+            rows = self._device.rows(x, index[at : at + run.tokens])
+            if run.sent:
+                self._send_run(a.request, carry, layer, run, rows, check)
             else:
-                call = _Call(carry, layer.index, rows, at, at + n, block, device, check)
-                request.put_parts(list(shape.parts(layer.index, at, n, request.arrays)), call.make)
-            at += n
+                nowhere = [None] * carry.touched(run)
+                stream = self._device.stream()
+                carry.project(layer.index, rows.data_ptr(), run.tokens, run.first, nowhere, stream)
+
+    def _send_run(self, request: Request, carry: Carry, layer: Layer, run: Run, rows: Any, check: Any) -> None:
+        """Project a run into slots, in as many calls as those make it."""
+        shape = carry.handle.shape
+        call = _Call(
+            carry=carry,
+            layer=layer.index,
+            rows=rows,
+            first=run.first,
+            end=run.first + run.tokens,
+            block=shape.key.block,
+            device=self._device,
+            check=check,
+        )
+        request.put_parts(list(shape.parts(layer.index, run.first, run.tokens, request.arrays)), call.make)
 
     def _trusted(self, a: Active, carry: Carry, layer: Layer, x: Any, slot_mapping: Any) -> tuple[Any, Any]:
         """Return the index of the chunk's rows and, on a device, whether they and all before them are the right ones:
@@ -328,7 +341,7 @@ class Capture:
         m = self._model
         if not a.fills or self._mode is not Mode.PIECES:
             return
-        first, end = a.request.span(a.chunk.prompt_tokens, ENDLESS, layer.index)
+        first, end = a.request.span(a.chunk.prompt_tokens, params.ENDLESS, layer.index)
         for array in (ArrayId.K, ArrayId.V) if first < end else ():
             place = a.request.place(layer.index, array, m.width * m.dtype.size, m.head_first)
             if place is not None:
@@ -337,7 +350,7 @@ class Capture:
     def _fill(self, rows: Any, first: int, check: Any, heads_first: bool) -> Fill:
         """Return what copies a cut of rows [tokens, heads, width], in the order of blocks or of rows."""
 
-        def fill(ring: Ring, at: int, cut: Cut) -> Any:
+        def fill(ring: Ring, at: int, cut: Cut) -> Done | None:
             begin = cut.first - first
             part = (
                 rows[begin : begin + cut.tokens, cut.head : cut.head + cut.heads]
@@ -352,9 +365,9 @@ class Capture:
 
         return fill
 
-    def _guarded(self, a: Active, take: Callable[[], None]) -> None:
+    def _guarded(self, a: Active, take: Callable[..., None], *rows: Any) -> None:
         """Let what is wrong with a request be that request's end and nobody else's."""
         try:
-            take()
+            take(a, *rows)
         except Exception as e:
             a.request.abort(f"{type(e).__name__}: {e}")

@@ -9,11 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pdlink_vllm import __version__
+from pdlink_vllm import __version__, params
 from pdlink_vllm.weights.export import ExportError, Options, export
-
-# Read in pieces of this size, so that a file of any size takes no memory.
-CHUNK = 1 << 20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,7 +62,7 @@ def _verify(args: argparse.Namespace) -> int:
     note = json.loads(args.file.with_suffix(".json").read_text(encoding="utf-8"))
     digest = hashlib.sha256()
     with args.file.open("rb") as f:
-        while chunk := f.read(CHUNK):
+        while chunk := f.read(params.HASH_CHUNK):
             digest.update(chunk)
     if digest.hexdigest() != note.get("sha256"):
         print(f"pdlink-vllm: {args.file} is not the file that was exported, export it again", file=sys.stderr)

@@ -163,27 +163,50 @@ class PDLinkConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
         config = self._vllm_config
         ranks = engine.Ranks(
-            get_tensor_model_parallel_rank(),
-            get_tensor_model_parallel_world_size(),
-            get_pp_group().world_size,
-            get_node_count(),
-            get_pp_group().rank_in_group,
+            tp=get_tensor_model_parallel_rank(),
+            tp_size=get_tensor_model_parallel_world_size(),
+            pp_size=get_pp_group().world_size,
+            hosts=get_node_count(),
+            pp=get_pp_group().rank_in_group,
         )
         modules = config.compilation_config.static_forward_context
-        loaded = engine.Loaded(config, self._kv_cache_config, kv_caches, modules, ranks, DTYPES)
+        loaded = engine.Loaded(
+            config=config,
+            kv_cache_config=self._kv_cache_config,
+            caches=kv_caches,
+            modules=modules,
+            ranks=ranks,
+            dtypes=DTYPES,
+            get_model=engine.model_getter(),
+        )
+        if loaded.get_model is None:
+            log.warning(
+                "pdlink: no caller of register_kv_caches has get_model() in vLLM %s: blocks are handed over, but the "
+                "decoder cannot compare its model with this one",
+                vllm.__version__,
+            )
         model = engine.inspect(loaded, self._adapter, self._source)
         if model.replica:
             log.info("pdlink: rank %d has the same heads as another and hands nothing over", ranks.tp)
             return
         here = engine.local_workers(self._settings, model, config, ranks)
         link = Link(
-            *(self._settings.socket.replace(engine.RANK, str(ranks.rank)), hello(model, ranks.tp, ranks.tp_size, here)),
-            *(log, facts.document(loaded, model)),
+            path=self._settings.socket.replace(engine.RANK, str(ranks.rank)),
+            hello=hello(model, ranks.tp, ranks.tp_size, here),
+            log=log,
+            facts=facts.document(loaded, model),
         )
         where = next((t.device for t in kv_caches.values() if isinstance(t, torch.Tensor)), torch.device("cpu"))
         device = Cuda(where, log) if where.type == "cuda" else Cpu()
-        maker = self._maker(model, ranks, device, where)
-        self._worker = Worker(link, model, self._source, device, log, self._settings.wait_ms / 1000, maker)
+        self._worker = Worker(
+            link=link,
+            model=model,
+            source=self._source,
+            device=device,
+            log=log,
+            budget=self._settings.wait_ms / 1000,
+            maker=self._maker(model, ranks, device, where),
+        )
         hook(self._worker, self._source, self._adapter)
         self._caches = {layer.name: layer for layer in model.layers} if self._source is Source.CACHE else {}
         link.start()
@@ -191,12 +214,12 @@ class PDLinkConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             "pdlink: layers %d to %d, taken from %s", model.layers[0].index, model.layers[-1].index, self._source.value
         )
 
-    def _maker(self, model: engine.Model, ranks: engine.Ranks, device: Any, where: Any) -> Maker | None:
+    def _maker(self, model: engine.Model, ranks: engine.Ranks, device: Cpu | Cuda, where: Any) -> Maker | None:
         """Return what projects DeepSeek-V4 here, where the settings have it and there is a GPU."""
         s = self._settings
         if self._source is not Source.INPUT or not s.projection_library:
             return None
-        if where.type != "cuda":
+        if not isinstance(device, Cuda):
             log.warning("pdlink: projection_library is for CUDA devices, rows go to the sidecar")
             return None
         tokens = min(params.PROJECTED_TOKENS, int(self._vllm_config.scheduler_config.max_num_batched_tokens))

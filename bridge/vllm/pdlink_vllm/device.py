@@ -11,15 +11,13 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from pdlink_vllm import params
 from pdlink_vllm.filling import Done, Later
 from pdlink_vllm.ring import Ring
 
 
-class Device(Protocol):
-    """Where the engine's tensors are, and how their bytes get into a ring."""
-
-    later: Later | None
-    """Runs what must wait for copies; None where none is ever waited for."""
+class Copies(Protocol):
+    """Brings rows into a ring: what a capture needs of rows that are sent as they are."""
 
     def copy(self, source: Any, ring: Ring, at: int, check: Any) -> Done | None:
         """Copy a tensor, of any strides, to a ring from offset at on, contiguous in the order of its dimensions.
@@ -28,16 +26,16 @@ class Device(Protocol):
         may be written again when this returns; on a device it must be memory that was gathered for the purpose.
         """
 
-    def attach(self, ring: Ring) -> None:
-        """Make a ring ready. Called once for each ring, before the first copy."""
+
+class Computes(Protocol):
+    """Gives others what they need to compute on the device and write into a ring by themselves: what a projection
+    needs.
+    """
 
     def rows(self, x: Any, index: Any) -> Any:
-        """Return rows of x in memory that stays where it is from call to call, as the room that reserve made allows.
+        """Return rows of x in memory that stays where it is from call to call, as the room that was reserved allows.
         What was there before is written over behind what the engine's stream has to do.
         """
-
-    def reserve(self, tokens: int, width: int) -> int:
-        """Make room for rows of bfloat16 and return its address on the device; 0 where there is none to be had."""
 
     def address(self, ring: Ring, at: int) -> int:
         """Return where an offset of a ring is for whoever writes there by itself."""
@@ -50,11 +48,26 @@ class Device(Protocol):
         been given when this was called, or is given later.
         """
 
+
+class Kept(Protocol):
+    """What a worker has to see to, from its start to its end."""
+
+    later: Later | None
+    """Runs what must wait for copies; None where none is ever waited for."""
+
     def before_detach(self, quiet: Callable[[], None]) -> None:
         """Have quiet called before a ring's memory is let go: nobody may write there when it returns."""
 
     def close(self) -> None:
         """Finish what runs and let the ring go."""
+
+
+class Target(Copies, Computes, Protocol):
+    """Where the engine's tensors are, for a capture."""
+
+
+class Device(Target, Kept, Protocol):
+    """The same for a worker, who keeps it."""
 
 
 class Cpu:
@@ -64,41 +77,34 @@ class Cpu:
 
     later: Later | None = None
 
-    def attach(self, ring: Ring) -> None:
-        """See Device."""
-
     def rows(self, x: Any, index: Any) -> Any:
-        """See Device."""
+        """See Computes."""
         return x.index_select(0, index).contiguous()
 
-    def reserve(self, tokens: int, width: int) -> int:
-        """See Device."""
-        return 0
-
     def address(self, ring: Ring, at: int) -> int:
-        """See Device."""
+        """See Computes."""
         return int(np.frombuffer(ring.memory, np.uint8, 1, at).ctypes.data)
 
     def stream(self) -> int:
-        """See Device."""
+        """See Computes."""
         return 0
 
     def after(self, wait: Callable[[], bool], check: Any) -> Done:
-        """See Device."""
+        """See Computes."""
         return _After(wait, None)
 
     def before_detach(self, quiet: Callable[[], None]) -> None:
-        """See Device."""
+        """See Kept."""
 
     def copy(self, source: Any, ring: Ring, at: int, check: Any) -> Done | None:
-        """See Device. check was looked at by the caller, who can do so without waiting."""
+        """See Copies. check was looked at by the caller, who can do so without waiting."""
         kind, same = (torch.int32, np.int32) if source.element_size() == 4 else (torch.int16, np.int16)
         window = np.ndarray(tuple(source.shape), same, ring.memory, at)
         np.copyto(window, source.detach().view(kind).numpy())  # numpy has no bfloat16: bits are bits
         return None
 
     def close(self) -> None:
-        """See Device."""
+        """See Kept."""
 
 
 class _After:
@@ -145,8 +151,8 @@ class Cuda:
         self._thread = threading.Thread(target=self._run, name="pdlink-commit", daemon=True)
         self._thread.start()
 
-    def attach(self, ring: Ring) -> None:
-        """See Device. A ring that cannot be page-locked works too, but its copies hold up the engine."""
+    def _attach(self, ring: Ring) -> None:
+        """Page-lock a ring, before the first copy. One that cannot be works too, but its copies hold up the engine."""
         self._detach()
         self._ring, self._memory = ring, torch.frombuffer(ring.memory, dtype=torch.uint8)
         code = torch.cuda.cudart().cudaHostRegister(self._memory.data_ptr(), self._memory.numel(), 0)
@@ -161,7 +167,7 @@ class Cuda:
         self._memory = self._ring = None
 
     def copy(self, source: Any, ring: Ring, at: int, check: Any) -> Done | None:
-        """See Device."""
+        """See Copies."""
         self._attached(ring)
         size = source.numel() * source.element_size()
         window = self._memory[at : at + size].view(source.dtype).view(source.shape)
@@ -179,10 +185,10 @@ class Cuda:
 
     def _attached(self, ring: Ring) -> None:
         if ring is not self._ring:
-            self.attach(ring)
+            self._attach(ring)
 
     def reserve(self, tokens: int, width: int) -> int:
-        """See Device."""
+        """Make room for rows of bfloat16 and return its address on the device; 0 where there is none to be had."""
         try:
             self._rows = torch.empty(tokens, width, dtype=torch.bfloat16, device=self._device)
         except torch.OutOfMemoryError as e:
@@ -191,26 +197,26 @@ class Cuda:
         return int(self._rows.data_ptr())
 
     def rows(self, x: Any, index: Any) -> Any:
-        """See Device."""
+        """See Computes."""
         if self._rows is None or len(index) > len(self._rows):
             return x.index_select(0, index)
         return torch.index_select(x, 0, index, out=self._rows[: len(index)])
 
     def address(self, ring: Ring, at: int) -> int:
-        """See Device."""
+        """See Computes."""
         self._attached(ring)
         return int(self._memory.data_ptr()) + at
 
     def stream(self) -> int:
-        """See Device."""
+        """See Computes."""
         return int(torch.cuda.current_stream(self._device).cuda_stream)
 
     def after(self, wait: Callable[[], bool], check: Any) -> Done:
-        """See Device. The flag is fetched on the engine's stream, so it comes before what is enqueued next."""
+        """See Computes. The flag is fetched on the engine's stream, so it comes before what is enqueued next."""
         return _After(wait, self._flag(check))
 
     def before_detach(self, quiet: Callable[[], None]) -> None:
-        """See Device."""
+        """See Kept."""
         self._quiet = quiet
 
     def _flag(self, check: Any) -> Any:
@@ -234,7 +240,7 @@ class Cuda:
                 self._log.exception("pdlink: handing over a slot failed")
 
     def close(self) -> None:
-        """See Device."""
+        """See Kept."""
         self._jobs.put(None)
-        self._thread.join(5)
+        self._thread.join(params.CLOSE_WAIT)
         self._detach()

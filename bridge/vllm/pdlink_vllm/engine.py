@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from types import FrameType
+from typing import Any, cast
 
 from pdlink_vllm import params
 from pdlink_vllm.wire import DType, Kind
@@ -204,7 +206,7 @@ class Ranks:
 @dataclass(frozen=True)
 class Loaded:
     """What the engine gave the worker after it loaded the model. modules: all that registered a name; caches: by layer
-    name.
+    name; get_model: returns the whole of it; None where the engine does not offer that (see model_getter).
     """
 
     config: Any
@@ -213,6 +215,26 @@ class Loaded:
     modules: Mapping[str, Any]
     ranks: Ranks
     dtypes: Mapping[Any, DType] = field(default_factory=dict)
+    get_model: Callable[[], Any] | None = None
+
+
+def model_getter() -> Callable[[], Any] | None:
+    """Return get_model of the model runner or worker that is calling; None where nobody that calls has it.
+
+    Connectors are not given the model, and its parts do not know what they are parts of. get_model is what every
+    supported version offers for it, on runners and on workers, and it takes wrappers of CUDA graphs off; no other name
+    of theirs is used. Without the model everything is handed over all the same, and the document of facts says why it
+    has no fingerprints.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(params.CALLERS):
+        if frame is None:
+            break
+        get = getattr(frame.f_locals.get("self"), "get_model", None)
+        if callable(get):
+            return cast(Callable[[], Any], get)
+        frame = frame.f_back
+    return None
 
 
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")

@@ -13,19 +13,17 @@ import hashlib
 import json
 import math
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from types import FrameType
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from pdlink_vllm import params
 from pdlink_vllm.engine import Loaded, Model
 from pdlink_vllm.wire import Kind
 
 VERSION = 1
-MAX_SIZE = 32 << 10
-
+# What a rotation is told at, as the specification has it.
 POSITIONS = (1, 255, 4095, 32767)
 PAIRS = 8  # that a rotation is told at, less one
 
@@ -38,9 +36,6 @@ RENAMED = (
     (re.compile(r"\.mla_attn\."), "."),
 )
 
-# How far up the stack the caller that holds the model is looked for.
-DEPTH = 16
-
 
 class Missing(Exception):
     """Something is not where it is looked for. The text says what."""
@@ -51,7 +46,7 @@ def document(loaded: Loaded, model: Model) -> bytes:
     out: dict[str, Any] = {"version": VERSION}
     try:
         _geometry(out, loaded, model)
-        root = root_of(model.layers[0].module)
+        root = root_of(loaded.get_model, model.layers[0].module)
         parts = {layer.index: _layer_of(root, layer.module) for layer in model.layers}
     except Exception as e:
         _silent(out, "", e)
@@ -74,8 +69,8 @@ def document(loaded: Loaded, model: Model) -> bytes:
 
 def _encode(out: dict[str, Any]) -> bytes:
     text = json.dumps(out, separators=(",", ":")).encode()
-    if len(text) > MAX_SIZE:
-        out = {"version": VERSION, "unknown": {"": f"{len(text)} bytes, limit {MAX_SIZE}"}}
+    if len(text) > params.MAX_FACTS:
+        out = {"version": VERSION, "unknown": {"": f"{len(text)} bytes, limit {params.MAX_FACTS}"}}
         text = json.dumps(out, separators=(",", ":")).encode()
     return text
 
@@ -83,7 +78,7 @@ def _encode(out: dict[str, Any]) -> bytes:
 def _silent(out: dict[str, Any], field: str, e: Exception) -> None:
     """Note why a field is missing."""
     why = str(e) if isinstance(e, Missing) else f"{type(e).__name__}: {e}"
-    out.setdefault("unknown", {})[field] = why[:200]
+    out.setdefault("unknown", {})[field] = why[: params.REASON]
 
 
 def sampled(layers: int, ratios: list[int]) -> list[int]:
@@ -132,39 +127,16 @@ def _need(module: Any, name: str) -> Any:
     return found
 
 
-def root_of(module: Any) -> Any:
-    """Return the model that a module belongs to: whoever registers the caches holds it. Raises Missing.
-
-    Modules do not know what they are part of, and the connector is not given the model.
-    """
-    best, most = None, 0
-    for holder in _holders(sys._getframe(1)):
-        for value in _values(holder):
-            if not callable(getattr(type(value), "named_modules", None)):
-                continue
-            size, there = 0, False
-            for m in value.modules():
-                size, there = size + 1, there or m is module
-            if there and size > most:
-                best, most = value, size
-    if best is None or best is module:
-        raise Missing("the model is not held by whoever registers its caches")
-    return best
-
-
-def _holders(frame: FrameType | None) -> Iterator[Any]:
-    """Yield the objects whose methods are being called, the innermost first."""
-    for _ in range(DEPTH):
-        if frame is None:
-            return
-        holder = frame.f_locals.get("self")
-        if holder is not None:
-            yield holder
-        frame = frame.f_back
-
-
-def _values(holder: Any) -> list[Any]:
-    return list(vars(holder).values()) if hasattr(holder, "__dict__") else []
+def root_of(get_model: Callable[[], Any] | None, module: Any) -> Any:
+    """Return the model that a module is part of. Raises Missing, and what get_model raises."""
+    if get_model is None:
+        raise Missing("no caller of register_kv_caches has get_model(): this version of the engine keeps it elsewhere")
+    root = get_model()
+    if not callable(getattr(root, "named_modules", None)):
+        raise Missing(f"get_model() returns a {type(root).__name__}, which has no named_modules()")
+    if not any(m is module for m in root.modules()):
+        raise Missing(f"get_model() returns a {type(root).__name__}, of which {type(module).__name__} is no part")
+    return root
 
 
 _LAYER = re.compile(r"^(?:.*\.)?layers\.\d+")

@@ -151,7 +151,9 @@ class Link:
             given = self._given.get(slot.index)
             if given is None or given.slot is not slot:
                 return  # of a ring that is gone
-            given.committed = wire.Commit(0, handle, slot.index, slot.generation, entries, payload)
+            given.committed = wire.Commit(
+                handle=handle, slot=slot.index, generation=slot.generation, entries=entries, payload=payload
+            )
             if now:
                 self.send(given.committed)
 
@@ -161,7 +163,7 @@ class Link:
             given = self._given.get(slot.index)
             if given is None or given.slot is not slot:
                 return
-            if self.send(wire.Return(0, handle, slot.index, slot.generation)):
+            if self.send(wire.Return(handle=handle, slot=slot.index, generation=slot.generation)):
                 del self._given[slot.index]
             else:
                 given.committed, given.unwanted = None, True
@@ -202,7 +204,7 @@ class Link:
         poll.register(sock, select.POLLIN)
         poll.poll()  # _drop wakes it up by a shutdown
         try:
-            packet = sock.recv(2 * wire.PACKET)
+            packet = sock.recv(params.PACKET_READ)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as e:
@@ -247,7 +249,7 @@ class Link:
             ring = self.ring
             hello = replace(self._hello, code=wire.HELLO_RING if ring is not None else 0)
             socket.send_fds(sock, [hello.encode()], [ring.fd] if ring is not None else [])
-            packet, fds, _, _ = socket.recv_fds(sock, 2 * wire.PACKET, 1, socket.MSG_CMSG_CLOEXEC)
+            packet, fds, _, _ = socket.recv_fds(sock, params.PACKET_READ, 1, socket.MSG_CMSG_CLOEXEC)
         except OSError as e:
             sock.close()
             self._down(f"{self._path}: {e}")
@@ -319,7 +321,8 @@ class Link:
         for given in self._given.values():
             seq = self.next_seq()
             self._reclaims[seq] = given
-            self.send(wire.Reclaim(0, 0, given.transfer, seq, given.slot.index, given.slot.generation))
+            slot = given.slot
+            self.send(wire.Reclaim(transfer=given.transfer, seq=seq, slot=slot.index, generation=slot.generation))
         for request in list(self._requests.values()):
             self.leave(request.handle)
             if not request.again():
@@ -342,6 +345,7 @@ class Link:
             if why != self.refused:
                 self._log.warning("pdlink: no sidecar: %s", why)
             self.refused = why
+            self.changed.notify_all()
 
     def _drop(self, why: str) -> None:
         """Close the connection. Slots and requests stay: the next sidecar may have the same ring."""

@@ -20,6 +20,19 @@ class Offer:
     row_bytes: int
     budget: float = params.WAIT_BUDGET  # seconds that the engine may be made to wait for this request, all in all
 
+    def begin(self, handle: int, layout: int) -> wire.Begin:
+        """Return the message that offers it. layout is the one whose places we have, 0 for none."""
+        return wire.Begin(
+            handle=handle,
+            transfer=self.transfer,
+            prompt_tokens=self.prompt_tokens,
+            first_token=self.first_token,
+            mode=self.mode,
+            dtype=self.dtype,
+            row_bytes=self.row_bytes,
+            layout=layout,
+        )
+
 
 @dataclass
 class Times:
@@ -35,3 +48,9 @@ class Layouts:
 
     known: dict[int, dict[tuple[int, int], wire.Array]] = field(default_factory=dict)
     latest: int = 0
+
+    def keep(self, layout: int, places: dict[tuple[int, int], wire.Array]) -> None:
+        """Remember the places of the latest layout; the oldest ones are forgotten."""
+        self.known[layout], self.latest = places, layout
+        while len(self.known) > params.LAYOUTS:
+            self.known.pop(next(iter(self.known)))

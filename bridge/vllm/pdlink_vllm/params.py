@@ -28,9 +28,19 @@ END_MEMORY = 10.0
 # and a piece's 32 bytes of list are paid for by at least 64 KB of a full-size slot.
 MIN_CUT_SHARE = 64
 
+# Layouts of blocks that are remembered: a sidecar of one model has one or two, and an array's place is 64 bytes.
+LAYOUTS = 8
+
 # Longest that END waits for copies of a device, in seconds; a device that needs longer is broken or busy with other
 # work.
 DEVICE_WAIT = 10.0
+
+# Longest that the end of the engine waits for the thread that hands slots over, in seconds: it may be in the middle of
+# a copy, which takes milliseconds, and vLLM kills workers that take long to end.
+CLOSE_WAIT = 5.0
+
+# Longest packet that is read, in bytes, where the protocol knows those of 64: a longer one is noticed, not cut to fit.
+PACKET_READ = 128
 
 # Prompts that are projected on the engine's GPU at once: 7 MB of carries each for DeepSeek-V4-Flash. Rows of more go
 # to the sidecar.
@@ -39,8 +49,26 @@ PROJECTED_REQUESTS = 8
 # Longest run of rows that one call of the projection takes; a step with more makes several. Longer ones gain nothing.
 PROJECTED_TOKENS = 16384
 
+# Bytes of the weight file that are hashed at once: large enough for the hash to be all that it costs, small beside what
+# a host has.
+HASH_CHUNK = 16 << 20
+
+# Largest header of a safetensors file that is read, in bytes: that of a checkpoint's shard has some hundred kilobytes,
+# and a claim beyond this is not a header.
+MAX_HEADER = 64 << 20
+
+# Callers that are looked at for the one that has the model, the innermost first: the runner is a handful of calls up, a
+# connector that holds others adds two, and the worker, which has it too, is not far beyond.
+CALLERS = 16
+
+# Letters of a reason why a fact is missing: a line in a log, and all of them fit into the document.
+REASON = 200
+
 # Tokens of the decoder's blocks until a transfer says otherwise: oMLX's for models of this size.
 BLOCK_TOKENS = 2048
+
+# More tokens than any prompt has blocks for: up to the end, wherever that is.
+ENDLESS = 1 << 40
 
 # Limits of the engine socket (section 7 of its specification).
 MAX_ENTRIES = 126
@@ -48,3 +76,4 @@ MIN_SLOT, MAX_SLOT = 8 << 10, 4 << 20
 MAX_RING = 512 << 20
 MAX_ARRAYS = 16384
 MAX_BLOCKS = 1 << 14
+MAX_FACTS = 32 << 10

@@ -244,7 +244,7 @@ class Request:
                 return
             if self.sealed != wire.NOT_SEALED:
                 tokens = min(tokens, self.sealed * self.begun.block_tokens)
-            self._end = wire.End(0, 0, tokens, self.times.capture, 0, self.times.wait)
+            self._end = wire.End(tokens=tokens, capture_ns=self.times.capture, wait_ns=self.times.wait)
             self.ended_at = time.monotonic()
             self._say_end()
 
@@ -267,10 +267,8 @@ class Request:
     # Inside.
 
     def _begin(self) -> bool:
-        o, layout = self.offer, self._layouts.latest if self.offer.mode is Mode.PIECES else 0
-        return self._link.send(
-            wire.Begin(0, self.handle, o.transfer, o.prompt_tokens, o.first_token, o.mode, o.dtype, o.row_bytes, layout)
-        )
+        layout = self._layouts.latest if self.offer.mode is Mode.PIECES else 0
+        return self._link.send(self.offer.begin(self.handle, layout))
 
     def _give_up(self, why: str) -> None:
         """End the request early, from any thread."""
@@ -346,9 +344,10 @@ class Request:
         need = max(left // room, 0 if self._open is not None or left <= 0 else 1, least)
         have = len(self._free) + len(self._asked)
         block = max(first, self.begun.from_token) // self.begun.block_tokens
+        wait_ms = int(params.LEASE_WAIT * 1000)
         for _ in range(min(min(most - (self._open is not None), need) - have, self._spare())):
             seq = self._link.next_seq()
-            if not self._link.send(wire.Lease(0, self.handle, seq, block, int(params.LEASE_WAIT * 1000))):
+            if not self._link.send(wire.Lease(handle=self.handle, seq=seq, block=block, wait_ms=wait_ms)):
                 return
             self._asked[seq] = block
 
@@ -427,10 +426,7 @@ class Request:
         self._arrays[m.layer, m.array] = m
         self._wanted_arrays -= 1
         if self._wanted_arrays == 0:
-            self._layouts.known[self.begun.layout] = self._arrays
-            self._layouts.latest = self.begun.layout
-            while len(self._layouts.known) > 8:  # a sidecar of one model has one or two
-                self._layouts.known.pop(next(iter(self._layouts.known)))
+            self._layouts.keep(self.begun.layout, self._arrays)
             self._go_live()
 
     def _go_live(self) -> None:
@@ -490,5 +486,13 @@ class Request:
         c = given.committed
         if c is not None:
             self._link.commit(given.slot, self.handle, c.entries, c.payload)
-        elif given.slot not in (*self._filling, *(o.slot for o in (*self._full, self._open) if o is not None)):
+        elif not self._fills(given.slot):
             self._link.give_back(given.slot, self.handle)
+
+    def _fills(self, slot: Slot) -> bool:
+        """Whether a slot is being filled, or will be handed over."""
+        return (
+            slot in self._filling
+            or any(slot is o.slot for o in self._full)
+            or (self._open is not None and slot is self._open.slot)
+        )

@@ -12,16 +12,25 @@ from dataclasses import dataclass
 from pdlink_vllm import params, wire
 from pdlink_vllm.wire import ENTRIES_AT, ENTRY, HEADER_ROOM, PAGE, RECORD, Entry, Welcome, WireError
 
-# fcntl commands and seals of Linux; the module names them only where the C library did when Python was built.
-_GET_SEALS = 1034
-_SEALS_WANTED = 0x0001 | 0x0002 | 0x0004  # F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW
+# fcntl commands and seals of Linux, by the names that they have there; Python's module knows them only where the C
+# library did when it was built.
+F_ADD_SEALS = 1033
+F_GET_SEALS = 1034
+F_SEAL_SEAL = 0x0001
+F_SEAL_SHRINK = 0x0002
+F_SEAL_GROW = 0x0004
+F_SEAL_WRITE = 0x0008
+
+# What keeps everybody from changing a ring's size (section 4): a mapping behind the end of its file would fault.
+SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL
 
 _HEADER = struct.Struct("<4sB3xII16sQQ")
 _STATE = struct.Struct("<II")
 
-# State of a slot whose COMMIT has had its effect.
-TAKEN = 2
+# States of a slot (section 5); a taken one's COMMIT has had its effect.
+FREE = 0
 LEASED = 1
+TAKEN = 2
 
 
 @dataclass(frozen=True)
@@ -71,8 +80,7 @@ class Ring:
         """Map the ring behind fd, which belongs to the object from then on. Raises WireError, OSError."""
         self.fd, self.geometry = fd, g
         try:
-            seals = fcntl.fcntl(fd, _GET_SEALS)
-            if seals & _SEALS_WANTED != _SEALS_WANTED:
+            if fcntl.fcntl(fd, F_GET_SEALS) & SEALS != SEALS:
                 raise WireError("the ring's size is not sealed")
             size = os.fstat(fd).st_size
             if size != g.size:
@@ -117,16 +125,12 @@ class Ring:
         ]
 
 
-_ADD_SEALS = 1033
-_SEAL_WRITE = 0x0008
-
-
 def sealed_file(data: bytes) -> int:
     """Return the descriptor of a file in memory that nobody can change any more; it is the caller's. Raises OSError."""
     fd = os.memfd_create("pdlink", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.write(fd, data)
-        fcntl.fcntl(fd, _ADD_SEALS, _SEALS_WANTED | _SEAL_WRITE)
+        fcntl.fcntl(fd, F_ADD_SEALS, SEALS | F_SEAL_WRITE)
     except BaseException:
         os.close(fd)
         raise

@@ -355,7 +355,20 @@ class Facts(Message):
 _TYPES: dict[int, type[Message]] = {
     t.TYPE: t
     for t in (
-        *(Hello, Welcome, Refuse, Begin, Begun, Array, Lease, Leased, Commit, Return, End, Abort, Sealed, Reclaim),
+        Hello,
+        Welcome,
+        Refuse,
+        Begin,
+        Begun,
+        Array,
+        Lease,
+        Leased,
+        Commit,
+        Return,
+        End,
+        Abort,
+        Sealed,
+        Reclaim,
         Facts,
     )
 }

@@ -122,7 +122,15 @@ class Worker:
             self._carries[chunk.req_id] = carry
         mode = self._mode if carry is None else Mode.PIECES
         row = m.row_bytes if mode is Mode.ROWS else 0
-        offer = Offer(chunk.transfer, chunk.prompt_tokens, chunk.begin, mode, m.dtype, row, self._budget)
+        offer = Offer(
+            transfer=chunk.transfer,
+            prompt_tokens=chunk.prompt_tokens,
+            first_token=chunk.begin,
+            mode=mode,
+            dtype=m.dtype,
+            row_bytes=row,
+            budget=self._budget,
+        )
         request = Request(self._link, self._layouts, offer, self._device.later, self._log)
         self._requests[chunk.req_id] = request
         request.begin()

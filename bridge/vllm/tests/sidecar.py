@@ -15,97 +15,36 @@ import struct
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pdlink_vllm import wire
-from pdlink_vllm.wire import Code, Kind, Mode
+from pdlink_vllm import params, wire
+from pdlink_vllm.ring import F_ADD_SEALS, F_GET_SEALS, F_SEAL_WRITE, FREE, LEASED, SEALS, TAKEN
+from pdlink_vllm.wire import Code, Mode
+from plans import Plan as Plan
+from plans import Transfer as Transfer
+from plans import kv_plan as kv_plan
 
 PAGE = wire.PAGE
-FREE, LEASED, TAKEN = 0, 1, 2
 
-
-@dataclass(frozen=True)
-class Plan:
-    """What a transfer wants. arrays are those of pieces, by (layer, array): offset, size, row bytes, rows."""
-
-    kind: Kind
-    blocks: int
-    block_tokens: int
-    block_bytes: int
-    layers: tuple[int, int]
-    dtype: wire.DType = wire.DType.BF16
-    from_token: int = 0
-    arrays: dict[tuple[int, int], tuple[int, int, int, int]] = field(default_factory=dict)
-    layout: int = 7
-
-
-def kv_plan(
-    layers: int, heads: int, width: int, dtype: wire.DType, block: int, blocks: int, from_token: int = 0
-) -> Plan:
-    """A plan of plain keys and values: of each layer first the keys, then the values, [heads, block, width]."""
-    run = width * dtype.size
-    size = heads * block * run
-    arrays = {(i, a): ((2 * i + a) * size, size, run, heads * block) for i in range(layers) for a in (0, 1)}
-    return Plan(Kind.KV, blocks, block, 2 * layers * size, (0, layers), dtype, from_token, arrays)
-
-
-@dataclass
-class Transfer:
-    """What came of a transfer, from all workers."""
-
-    plan: Plan
-    blocks: dict[int, bytearray] = field(default_factory=dict)
-    covered: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    rows: dict[tuple[int, int], dict[int, bytes]] = field(default_factory=dict)  # (layer, what): first token → bytes
-    ended: list[wire.End] = field(default_factory=list)
-    aborted: list[str] = field(default_factory=list)
-    begins: list[wire.Begin] = field(default_factory=list)
-    commits: int = 0
-    local: int = 1
-
-    @property
-    def over(self) -> bool:
-        """Whether every worker said its last word."""
-        return len(self.ended) + len(self.aborted) >= self.local
-
-    def missing(self) -> list[tuple[int, int, int]]:
-        """The bytes of blocks that did not come, as (block, from, to)."""
-        gaps = []
-        for b in range(self.plan.from_token // self.plan.block_tokens, self.plan.blocks):
-            at = 0
-            for first, end in [*sorted(self.covered.get(b, [])), (self.plan.block_bytes, self.plan.block_bytes)]:
-                if first > at:
-                    gaps.append((b, at, first))
-                at = max(at, end)
-        return gaps
-
-    def layer_rows(self, layer: int, what: int) -> tuple[int, bytes]:
-        """First token and bytes of a layer's rows; fails where they are not one run."""
-        parts = self.rows[layer, what]
-        first = at = min(parts)
-        plan_row = None
-        data = bytearray()
-        for start in sorted(parts):
-            tokens, plan_row = struct.unpack("<II", parts[start][:8])
-            assert start == at, f"layer {layer}: rows from {at} to {start} are missing"
-            data += parts[start][8:]
-            at += tokens
-        assert plan_row
-        return first, bytes(data)
+# Longest that anything is waited for, in seconds: what comes at all comes in milliseconds on an idle machine.
+LIMIT = 60.0
 
 
 @dataclass
 class Options:
-    """How the sidecar behaves. Slots beyond give_slots are never granted; begin_delay is in seconds."""
+    """How the sidecar behaves. Slots beyond give_slots are never granted; of COMMITs, as many as most_commits are
+    heard, and nothing that comes after.
+    """
 
     slots: int = 8
     slot_size: int = 256 << 10
     max_leases: int = 4
     give_slots: int | None = None
     hold: bool = False  # keep committed slots: the link is stuck
-    begin_delay: float = 0.0
-    lease_delay: float = 0.0
+    most_commits: int | None = None
+    hold_begins: bool = False  # BEGIN is not answered before let_begin
     mute: bool = False  # answers HELLO and nothing more
     deaf: bool = False  # hears no COMMIT and no END
     facts: bool = True  # wants to know what model was loaded
@@ -128,7 +67,7 @@ class Memory:
             "<4sB3xII16sQQ", self.map, 0, wire.RING_MAGIC, 1, slots, slot_size, self.ring, self.first, self.size
         )
         if seal:
-            fcntl.fcntl(self.fd, 1033, 0x7)
+            fcntl.fcntl(self.fd, F_ADD_SEALS, SEALS)
 
     def state(self, slot: int) -> tuple[int, int]:
         """State and generation of a slot."""
@@ -191,7 +130,9 @@ class Sidecar:
         self.facts: list[bytes] = []  # documents that workers told
         self.breaches: list[str] = []
         self.given = 0
-        self.waiting: deque[tuple[_Conn, wire.Lease, float]] = deque()
+        self.unheard: list[wire.Message] = []  # what came and was not taken note of
+        self._held: list[tuple[_Conn, wire.Begin]] = []
+        self.waiting: deque[tuple[_Conn, wire.Lease, float]] = deque()  # and when it was asked for
         self._conns: list[_Conn] = []
         self._stop = threading.Event()
         path.unlink(missing_ok=True)
@@ -207,7 +148,25 @@ class Sidecar:
         with self.changed:
             return self.transfers.setdefault(transfer, Transfer(plan, local=self.options.local))
 
-    def wait(self, transfer: bytes, seconds: float = 60.0) -> Transfer:
+    def until(self, ready: Callable[[], bool]) -> None:
+        """Wait until something is so that messages of workers make so."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: ready() or bool(self.breaches), LIMIT), "it did not come"
+            assert not self.breaches, self.breaches
+
+    def leased(self) -> list[int]:
+        """The slots that somebody has."""
+        return [i for i in range(self.memory.slots) if self.memory.state(i)[0] == LEASED]
+
+    def let_begin(self) -> None:
+        """Answer what BEGINs were held, and hold no more."""
+        with self.changed:
+            self.options.hold_begins = False
+            for c, m in self._held:
+                self._answer(c, m, self.transfers[m.transfer])
+            self._held = []
+
+    def wait(self, transfer: bytes, seconds: float = LIMIT) -> Transfer:
         """Wait until a transfer is over and return it."""
         with self.changed:
             t = self.transfers[transfer]
@@ -263,8 +222,10 @@ class Sidecar:
             packet, fds = b"", []
         attached = fds[0] if fds else -1
         if not packet:
-            self._conns.remove(c)
-            c.sock.close()
+            with self.changed:
+                self._conns.remove(c)
+                c.sock.close()
+                self.changed.notify_all()
             return
         with self.changed:
             try:
@@ -286,8 +247,8 @@ class Sidecar:
             self._hello(c, m, fd)
         elif isinstance(m, wire.Facts):
             self._facts(m, fd)
-        elif self.options.mute or (self.options.deaf and isinstance(m, wire.Commit | wire.End)):
-            return
+        elif not self._hears(m):
+            self.unheard.append(m)
         elif isinstance(m, wire.Begin):
             self._begin(c, m)
         elif isinstance(m, wire.Lease):
@@ -303,6 +264,12 @@ class Sidecar:
         else:
             raise Breach(f"a worker said {type(m).__name__}")
 
+    def _hears(self, m: wire.Message) -> bool:
+        if isinstance(m, wire.Commit) and self.options.most_commits is not None:
+            self.options.mute = self.options.mute or self.options.most_commits == 0
+            self.options.most_commits -= 1
+        return not (self.options.mute or (self.options.deaf and isinstance(m, wire.Commit | wire.End)))
+
     def _hello(self, c: _Conn, m: wire.Hello, fd: int) -> None:
         c.hello = m
         self.hellos.append(m)
@@ -315,9 +282,10 @@ class Sidecar:
     def _facts(self, m: wire.Facts, fd: int) -> None:
         if not self.options.facts:
             raise Breach("FACTS that nobody asked for")
-        data = os.pread(fd, (32 << 10) + 1, 0) if fd >= 0 else b""
-        sealed = fd >= 0 and fcntl.fcntl(fd, 1034) & 0xF == 0xF
-        if len(data) != m.size or hashlib.sha256(data).digest() != m.sha256 or not sealed or m.size > 32 << 10:
+        data = os.pread(fd, params.MAX_FACTS + 1, 0) if fd >= 0 else b""
+        every = SEALS | F_SEAL_WRITE
+        sealed = fd >= 0 and fcntl.fcntl(fd, F_GET_SEALS) & every == every
+        if len(data) != m.size or hashlib.sha256(data).digest() != m.sha256 or not sealed or m.size > params.MAX_FACTS:
             raise Breach(f"FACTS of {m.size} bytes, with {len(data)} attached, sealed {sealed}")
         self.facts.append(data)
 
@@ -330,7 +298,12 @@ class Sidecar:
             c.send(wire.Begun(Code.UNKNOWN, m.handle))
             return
         t.begins.append(m)
-        time.sleep(self.options.begin_delay)
+        if self.options.hold_begins:
+            self._held.append((c, m))
+            return
+        self._answer(c, m, t)
+
+    def _answer(self, c: _Conn, m: wire.Begin, t: Transfer) -> None:
         p = t.plan
         if m.dtype != p.dtype or m.first_token > p.from_token:
             c.send(wire.Begun(Code.PLAN, m.handle))
@@ -346,18 +319,17 @@ class Sidecar:
         )
         c.send(
             wire.Begun(
-                0,
-                m.handle,
-                p.kind,
-                p.blocks,
-                p.block_tokens,
-                p.from_token,
-                p.block_bytes,
-                first,
-                end,
-                p.layout if pieces else 0,
-                len(arrays),
-                self.options.max_leases,
+                handle=m.handle,
+                kind=p.kind,
+                blocks=p.blocks,
+                block_tokens=p.block_tokens,
+                from_token=p.from_token,
+                block_bytes=p.block_bytes,
+                layer_first=first,
+                layer_end=end,
+                layout=p.layout if pieces else 0,
+                arrays=len(arrays),
+                max_leases=self.options.max_leases,
             )
         )
         for i, ((layer, array), (off, size, row, rows)) in enumerate(arrays):
@@ -376,7 +348,7 @@ class Sidecar:
         asked = sum(1 for w in self.waiting if w[0] is c and w[1].handle == m.handle)
         if len(r.leases) + asked >= self.options.max_leases:
             raise Breach(f"more than {self.options.max_leases} leases")
-        self.waiting.append((c, m, time.monotonic() + self.options.lease_delay))
+        self.waiting.append((c, m, time.monotonic()))
 
     def _serve_waiting(self) -> None:
         with self.changed:
@@ -386,9 +358,7 @@ class Sidecar:
                 if c not in self._conns or r is None or r.over:
                     continue
                 late = time.monotonic() > begin + m.wait_ms / 1000
-                if time.monotonic() < begin:
-                    self.waiting.append((c, m, begin))
-                elif self._free and (self.options.give_slots is None or self.given < self.options.give_slots):
+                if self._free and (self.options.give_slots is None or self.given < self.options.give_slots):
                     self._grant(c, r, m)
                 elif late:
                     c.send(wire.Leased(Code.LATE, m.handle, m.seq, 0, 0, 0, m.block))
@@ -414,7 +384,7 @@ class Sidecar:
         own = r.leases.pop(m.slot, None) or c.reclaimed.pop(m.slot, None)
         if own != m.generation:
             raise Breach(f"slot {m.slot} of generation {m.generation} was not leased to the request")
-        if not 1 <= m.entries <= 126:
+        if not 1 <= m.entries <= params.MAX_ENTRIES:
             raise Breach(f"{m.entries} entries")
         t = self.transfers[r.transfer]
         at = PAGE + m.slot * wire.RECORD + wire.ENTRIES_AT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, cast
 
 ABI = 2
 TEXT = 256
@@ -35,10 +35,19 @@ class Layer(Structure):
     """pdproj_layer."""
 
     _fields_: ClassVar = [
-        *(("ratio", c_int32), ("reserved", c_int32), ("kv", c_void_p), ("kv_norm", c_void_p)),
-        *(("comp_kv", c_void_p), ("comp_gate", c_void_p), ("comp_norm", c_void_p)),
-        *(("idx_kv", c_void_p), ("idx_gate", c_void_p), ("idx_norm", c_void_p)),
-        *(("comp_ape", c_void_p), ("idx_ape", c_void_p), ("offset", c_int64 * ARRAYS)),
+        ("ratio", c_int32),
+        ("reserved", c_int32),
+        ("kv", c_void_p),
+        ("kv_norm", c_void_p),
+        ("comp_kv", c_void_p),
+        ("comp_gate", c_void_p),
+        ("comp_norm", c_void_p),
+        ("idx_kv", c_void_p),
+        ("idx_gate", c_void_p),
+        ("idx_norm", c_void_p),
+        ("comp_ape", c_void_p),
+        ("idx_ape", c_void_p),
+        ("offset", c_int64 * ARRAYS),
     ]
 
 
@@ -46,13 +55,29 @@ class Config(Structure):
     """pdproj_config."""
 
     _fields_: ClassVar = [
-        *(("size", c_uint32), ("flags", c_uint32), ("device", c_int32), ("layers", c_int32), ("layer", c_void_p)),
-        *((name, c_int32) for name in ("hidden", "head_dim", "index_dim", "rope_dim", "window")),
-        *((name, c_int32) for name in ("block_tokens", "max_tokens", "max_requests")),
+        ("size", c_uint32),
+        ("flags", c_uint32),
+        ("device", c_int32),
+        ("layers", c_int32),
+        ("layer", c_void_p),
+        ("hidden", c_int32),
+        ("head_dim", c_int32),
+        ("index_dim", c_int32),
+        ("rope_dim", c_int32),
+        ("window", c_int32),
+        ("block_tokens", c_int32),
+        ("max_tokens", c_int32),
+        ("max_requests", c_int32),
         ("max_positions", c_int64),
-        *((name, c_double) for name in ("norm_eps", "rope_theta", "compress_rope_theta")),
-        *((name, c_double) for name in ("yarn_factor", "yarn_original", "yarn_beta_fast", "yarn_beta_slow")),
-        *(("staging", c_uint64), ("cublaslt", c_char_p)),
+        ("norm_eps", c_double),
+        ("rope_theta", c_double),
+        ("compress_rope_theta", c_double),
+        ("yarn_factor", c_double),
+        ("yarn_original", c_double),
+        ("yarn_beta_fast", c_double),
+        ("yarn_beta_slow", c_double),
+        ("staging", c_uint64),
+        ("cublaslt", c_char_p),
     ]
 
 
@@ -60,9 +85,17 @@ class Facts(Structure):
     """pdproj_facts."""
 
     _fields_: ClassVar = [
-        *(("size", c_uint32), ("abi", c_int32), ("runtime", c_int32), ("driver", c_int32), ("sm", c_int32)),
-        *(("processors", c_int32), ("integrated", c_int32), ("reserved", c_int32)),
-        *(("memory", c_uint64), ("memory_free", c_uint64), ("name", c_char * 64)),
+        ("size", c_uint32),
+        ("abi", c_int32),
+        ("runtime", c_int32),
+        ("driver", c_int32),
+        ("sm", c_int32),
+        ("processors", c_int32),
+        ("integrated", c_int32),
+        ("reserved", c_int32),
+        ("memory", c_uint64),
+        ("memory_free", c_uint64),
+        ("name", c_char * 64),
     ]
 
 
@@ -70,8 +103,13 @@ class Usage(Structure):
     """pdproj_usage."""
 
     _fields_: ClassVar = [
-        *(("size", c_uint32), ("direct", c_int32)),
-        *((name, c_uint64) for name in ("weights", "carries", "workspace", "staging", "cublaslt")),
+        ("size", c_uint32),
+        ("direct", c_int32),
+        ("weights", c_uint64),
+        ("carries", c_uint64),
+        ("workspace", c_uint64),
+        ("staging", c_uint64),
+        ("cublaslt", c_uint64),
         ("gemm", c_char * 512),
     ]
 
@@ -96,17 +134,105 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "pdproj_project": (
         c_int,
         [
-            *(c_void_p, c_void_p, c_int32, c_void_p, c_int32, c_int64, POINTER(c_void_p), c_int32, POINTER(PieceOf)),
-            *(c_int32, POINTER(c_int32), POINTER(c_uint64), c_void_p, _ERR),
+            c_void_p,
+            c_void_p,
+            c_int32,
+            c_void_p,
+            c_int32,
+            c_int64,
+            POINTER(c_void_p),
+            c_int32,
+            POINTER(PieceOf),
+            c_int32,
+            POINTER(c_int32),
+            POINTER(c_uint64),
+            c_void_p,
+            _ERR,
         ],
     ),
-    "pdproj_seed": (c_int, [c_void_p, c_void_p, c_int32, c_int64, *[c_void_p] * 5, _ERR]),
+    "pdproj_seed": (
+        c_int,
+        [c_void_p, c_void_p, c_int32, c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, _ERR],
+    ),
     "pdproj_prepare": (c_int, [c_void_p, c_int32, c_void_p, c_int32, c_int64, _ERR]),
     "pdproj_wait": (c_int, [c_void_p, c_uint64, _ERR]),
 }
 
 
-def load(path: Path) -> Any:
+# What ctypes.byref returns, or None; the type has no public name.
+Reference = Any
+
+
+class Handles(Protocol):
+    """What the library does with handles. Results are codes, 0 for success; err has the text."""
+
+    def pdproj_create(self, config: Reference, out: Reference, err: Reference, /) -> int:
+        """Make a handle."""
+
+    def pdproj_destroy(self, h: c_void_p, /) -> None:
+        """Free a handle."""
+
+    def pdproj_used(self, h: c_void_p, out: Reference, err: Reference, /) -> int:
+        """Say what memory it took."""
+
+    def pdproj_prepare(self, h: c_void_p, layer: int, x: int, n: int, first: int, err: Reference, /) -> int:
+        """Ready a call."""
+
+    def pdproj_wait(self, h: c_void_p, ticket: int, err: Reference, /) -> int:
+        """Wait for a call."""
+
+
+class Requests(Protocol):
+    """What the library does with prompts; results as above."""
+
+    def pdproj_request_create(self, h: c_void_p, out: Reference, err: Reference, /) -> int:
+        """Begin a prompt."""
+
+    def pdproj_request_free(self, h: c_void_p, r: c_void_p, /) -> None:
+        """End a prompt."""
+
+    def pdproj_seed(
+        self,
+        h: c_void_p,
+        r: c_void_p,
+        layer: int,
+        position: int,
+        kv: Reference,
+        gate: Reference,
+        idx_kv: Reference,
+        idx_gate: Reference,
+        stream: int,
+        err: Reference,
+        /,
+    ) -> int:
+        """Begin a layer in the middle of a prompt."""
+
+    def pdproj_project(
+        self,
+        h: c_void_p,
+        r: c_void_p,
+        layer: int,
+        x: int,
+        n: int,
+        first: int,
+        dst: Any,
+        dsts: int,
+        pieces: Reference,
+        most: int,
+        count: Reference,
+        ticket: Reference,
+        stream: int,
+        err: Reference,
+        /,
+    ) -> int:
+        """Enqueue rows."""
+
+
+class Library(Handles, Requests, Protocol):
+    """The library as this package calls it."""
+
+
+def load(path: Path) -> Library:
     """Open the library and check that it is of this interface. Raises ProjectionError."""
     try:
         lib = ctypes.CDLL(str(path))
@@ -119,7 +245,7 @@ def load(path: Path) -> Any:
         raise ProjectionError(
             f"{path} has interface {lib.pdproj_abi()}, this package needs {ABI}: build both of one source"
         )
-    return lib
+    return cast(Library, lib)
 
 
 def check(code: int, err: Error, doing: str) -> None:

@@ -6,7 +6,7 @@ import ctypes
 import hashlib
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from ctypes import byref, c_uint64, c_void_p, sizeof
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from pdlink_vllm import params, wire
 from pdlink_vllm.projection import abi
 from pdlink_vllm.projection.abi import ProjectionError
 from pdlink_vllm.projection.shape import Geometry, Shape
 from pdlink_vllm.weights.export import wanted
 from pdlink_vllm.weights.safetensors import FileError, Tensor, read_header, read_metadata
-
-_CHUNK = 1 << 24
 
 # Parts of a layer in the weight file, by field of pdproj_layer.
 _PARTS = {
@@ -43,8 +42,8 @@ class Weights:
         except (OSError, ValueError, FileError) as e:
             raise ProjectionError(f"projection weights: {e}") from e
         digest = hashlib.sha256()
-        for at in range(0, len(self._data), _CHUNK):
-            digest.update(self._data[at : at + _CHUNK].tobytes())
+        for at in range(0, len(self._data), params.HASH_CHUNK):
+            digest.update(self._data[at : at + params.HASH_CHUNK].tobytes())
         if digest.hexdigest() != sha256.lower():
             raise ProjectionError(f"{path}: its sha256 is {digest.hexdigest()}, not the one that the settings pin")
         if not isinstance(config, dict):
@@ -93,7 +92,7 @@ class Handle:
     retired and nobody uses it any more: carries, and calls whose bytes are under way.
     """
 
-    def __init__(self, lib: Any, weights: Weights, shape: Shape, device: int, limits: Limits) -> None:
+    def __init__(self, lib: abi.Library, weights: Weights, shape: Shape, device: int, limits: Limits) -> None:
         """Upload the weights and wait for that: seconds, not for the engine's thread. Raises ProjectionError."""
         self.shape, self.limits, self._lib = shape, limits, lib
         self._changed = threading.Condition()
@@ -105,9 +104,29 @@ class Handle:
         described = (abi.Layer * len(layers))(*layers)
         factor, original, fast, slow = g.yarn
         config = abi.Config(
-            *(sizeof(abi.Config), abi.PACKED, device, len(layers), ctypes.addressof(described)),
-            *(g.hidden, g.head, g.index, g.rope, g.window, key.block, limits.tokens, limits.requests, g.positions),
-            *(g.eps, g.theta, g.compress_theta, factor, original, fast, slow, 0, None),
+            size=sizeof(abi.Config),
+            flags=abi.PACKED,
+            device=device,
+            layers=len(layers),
+            layer=ctypes.addressof(described),
+            hidden=g.hidden,
+            head_dim=g.head,
+            index_dim=g.index,
+            rope_dim=g.rope,
+            window=g.window,
+            block_tokens=key.block,
+            max_tokens=limits.tokens,
+            max_requests=limits.requests,
+            max_positions=g.positions,
+            norm_eps=g.eps,
+            rope_theta=g.theta,
+            compress_rope_theta=g.compress_theta,
+            yarn_factor=factor,
+            yarn_original=original,
+            yarn_beta_fast=fast,
+            yarn_beta_slow=slow,
+            staging=0,
+            cublaslt=None,
         )
         self._h = c_void_p()
         err = abi.Error()
@@ -177,8 +196,24 @@ class Handle:
         return True
 
 
+@dataclass(frozen=True)
+class Run:
+    """Rows of a layer that one call takes: tokens [first, first + tokens). sent: what they complete goes to the
+    decoder, which otherwise has it already.
+    """
+
+    first: int
+    tokens: int
+    sent: bool
+
+
 class Carry:
-    """One prompt on the device. The engine's thread only."""
+    """One prompt on the device. The engine's thread only.
+
+    A layer's rows must come one behind the other. Of a prompt whose first tokens the decoder holds, what those complete
+    is not sent, but what follows depends on the last of them: a layer is entered at a block's first token, the last one
+    that is early enough. held is the number of those tokens below.
+    """
 
     def __init__(self, handle: Handle, request: c_void_p) -> None:
         """Own a request of the library. doubt holds, by KV cache group, whether the rows of all earlier steps were the
@@ -186,6 +221,38 @@ class Carry:
         """
         self.handle, self._request = handle, request
         self.doubt: dict[int, Any] = {}
+        self._compared: wire.Begun | None = None
+        self._refused = ""  # what the comparison said
+
+    def refuses(self, begun: wire.Begun, places: Mapping[tuple[int, int], wire.Array]) -> str:
+        """Say what of a plan is not what is made here; empty where nothing is. Compared once for each BEGUN, with which
+        the places came.
+        """
+        if self._compared is not begun:
+            b = begun
+            self._refused = self.handle.shape.differs(b.block_tokens, b.layer_first, b.layer_end, places)
+            self._compared = begun
+        return self._refused
+
+    def sees(self, layer: int, first: int, end: int, held: int) -> tuple[int, int]:
+        """Return the part [a, b) of tokens [first, end) whose rows a layer must see; a >= b where it is none."""
+        return max(first, self.handle.shape.enters(layer, held)), end
+
+    def enters(self, layer: int, at: int, held: int) -> bool:
+        """Whether a layer is entered at this token, in the middle of the prompt."""
+        return at > 0 and at == self.handle.shape.enters(layer, held)
+
+    def runs(self, at: int, end: int, held: int) -> Iterator[Run]:
+        """Cut tokens [at, end) into what one call takes, all of it to be sent or none."""
+        while at < end:
+            n = min(self.handle.limits.tokens, (held if at < held else end) - at, end - at)
+            yield Run(at, n, sent=at >= held)
+            at += n
+
+    def touched(self, run: Run) -> int:
+        """Return the number of blocks that a run's tokens lie in."""
+        block = self.handle.shape.key.block
+        return (run.first + run.tokens - 1) // block - run.first // block + 1
 
     def skip(self, layer: int, to: int, stream: int) -> None:
         """Begin a layer at a block's first token instead of the prompt's: nothing before it is known, so its first
@@ -203,9 +270,23 @@ class Carry:
         """
         h = self.handle
         ticket, err = c_uint64(), abi.Error()
+        index, places = layer - h.shape.key.first, (c_void_p * len(to))(*to)
+        # In the header's order: no list of pieces is wanted back, so none is given, no length of one and no count.
         code = h._lib.pdproj_project(
-            *(h._h, self._request, layer - h.shape.key.first, x, n, first, (c_void_p * len(to))(*to), len(to), None, 0),
-            *(None, byref(ticket), stream, byref(err)),
+            h._h,
+            self._request,
+            index,
+            x,
+            n,
+            first,
+            places,
+            len(to),
+            None,
+            0,
+            None,
+            byref(ticket),
+            stream,
+            byref(err),
         )
         abi.check(code, err, f"project layer {layer}")
         h.latest = ticket.value

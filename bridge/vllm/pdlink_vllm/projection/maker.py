@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from pdlink_vllm import params
 from pdlink_vllm.projection import abi
 from pdlink_vllm.projection.abi import ProjectionError
 from pdlink_vllm.projection.handle import Carry, Handle, Limits, Weights
 from pdlink_vllm.projection.shape import Key, Shape, share
+
+# Says what a handle is to be for, given what the last one is for, if there is one; None: nothing else.
+Change = Callable[[Key | None], Key | None]
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Options:
 class Maker:
     """Makes handles in a thread of its own. open and learn are the engine's, and neither wait nor raise."""
 
-    def __init__(self, options: Options, log: logging.Logger, lib: Any = None) -> None:
+    def __init__(self, options: Options, log: logging.Logger, lib: abi.Library | None = None) -> None:
         """Begin with what the options say. lib stands for the library in tests."""
         self._o, self._log, self._lib = options, log, lib
         self._changed = threading.Condition()
@@ -82,7 +85,7 @@ class Maker:
         if handle is not None:
             handle.quiet()
 
-    def _want(self, change: Any) -> bool:
+    def _want(self, change: Change) -> bool:
         with self._changed:
             want = change(self._made)
             if self.failed or want is None or want == self._made:
@@ -144,7 +147,7 @@ class Maker:
             self._changed.wait_for(lambda: self._closed or self._wanted is not None)
             return None if self._closed else self._wanted
 
-    def _make(self, lib: Any, weights: Weights, key: Key) -> None:
+    def _make(self, lib: abi.Library, weights: Weights, key: Key) -> None:
         old, self._handle = self._handle, None
         if old is not None and not old.retire(params.DEVICE_WAIT):
             raise ProjectionError("prompts that use an earlier one do not end")

@@ -48,12 +48,17 @@ class Geometry:
                 factor, original = float(scaling["factor"]), float(scaling["original_max_position_embeddings"])
                 fast, slow = float(scaling.get("beta_fast", 32)), float(scaling.get("beta_slow", 1))
             g = cls(
-                *(int(config["hidden_size"]), int(config["head_dim"]), int(config["index_head_dim"])),
-                *(int(config["qk_rope_head_dim"]), int(config["sliding_window"])),
-                int(config["max_position_embeddings"]),
-                *(float(config["rms_norm_eps"]), float(config["rope_theta"]), float(config["compress_rope_theta"])),
-                ratios,
-                (factor, original, fast, slow),
+                hidden=int(config["hidden_size"]),
+                head=int(config["head_dim"]),
+                index=int(config["index_head_dim"]),
+                rope=int(config["qk_rope_head_dim"]),
+                window=int(config["sliding_window"]),
+                positions=int(config["max_position_embeddings"]),
+                eps=float(config["rms_norm_eps"]),
+                theta=float(config["rope_theta"]),
+                compress_theta=float(config["compress_rope_theta"]),
+                ratios=ratios,
+                yarn=(factor, original, fast, slow),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             raise ProjectionError(f"the weights' configuration lacks a number ({e!r}): export them again") from e

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pdlink_vllm import params
+
 # Bytes of one element, for every type that a checkpoint of interest holds.
 ELEMENT = {
     "BF16": 2,
@@ -27,9 +29,6 @@ ELEMENT = {
     "I64": 8,
     "BOOL": 1,
 }
-
-# A header of a checkpoint's shard has some hundred kilobytes; a claim beyond this is not a header.
-MAX_HEADER = 64 << 20
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -83,7 +82,7 @@ def _header(path: Path) -> tuple[dict[str, Any], int, int]:
         if len(head) < 8:
             raise FileError(f"{path}: {size} bytes are no safetensors file")
         length = int.from_bytes(head, "little")
-        if length > min(size - 8, MAX_HEADER):
+        if length > min(size - 8, params.MAX_HEADER):
             raise FileError(f"{path}: the header claims {length} bytes of a file of {size}")
         text = f.read(length)
     try:

@@ -67,6 +67,15 @@ def engine(version: str, job: dict[str, Any], folder: Path, v4: bool = False) ->
     return out
 
 
+def knows_its_model(told: list[bytes]) -> None:
+    """The engine was found to offer the model: everything that the document of facts can have is in the one told."""
+    assert told
+    document = json.loads(told[0])
+    assert "unknown" not in document, document["unknown"]
+    assert document["rope"]
+    assert "norm" in document["tensors"]
+
+
 def reference(model: Path, prompts: dict[str, list[int]], folder: Path) -> dict[str, Any]:
     """What transformers makes of prompts, by name."""
     folder.mkdir(parents=True, exist_ok=True)

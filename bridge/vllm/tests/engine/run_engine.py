@@ -65,6 +65,17 @@ def serve(llm: Any) -> None:
         print("@" + json.dumps(generate(llm, json.loads(line))[0]), flush=True)
 
 
+def connected() -> None:
+    """Wait until the connector of this process has found its sidecar, where it takes part at all."""
+    from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
+
+    if not has_kv_transfer_group():  # in 0.21 the worker is another process, which tells nobody
+        time.sleep(1.0)
+        return
+    worker = get_kv_transfer_group()._worker
+    assert worker is None or worker._link.wait_up(60.0), worker._link.refused
+
+
 def main() -> None:
     """See the module."""
     job = json.loads(Path(sys.argv[1]).read_text())
@@ -77,7 +88,7 @@ def main() -> None:
         extra = {}
     llm = LLM(model=job["model"], disable_log_stats=True, **job["engine"], **extra)
     out: dict[str, Any] = {"vllm": __version__, "ready": time.monotonic() - begin}
-    time.sleep(job.get("pause", 1.0))  # the link's thread looks for its sidecar
+    connected()
     if sys.argv[2] == "-":
         serve(llm)
         return

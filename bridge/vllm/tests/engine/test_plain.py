@@ -103,3 +103,4 @@ def test_blocks(version: str, place: Place, tmp_path: Path, expected: dict[str, 
     assert "32 hex digits" in out["batches"][5][1]["params"]["pdlink"]["declined"]
     assert s.hellos[0].head_end == HEADS
     assert s.hellos[0].layer_end == LAYERS
+    engines.knows_its_model(s.facts)

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -99,12 +99,12 @@ class Server:
         result: dict[str, Any] = answer["kv_transfer_params"]["pdlink"]
         return result
 
-    def vanish(self, p: Prompt, seconds: float) -> None:
-        """Ask, and hang up before the answer."""
+    def vanish(self, p: Prompt, computed: Callable[[], None]) -> None:
+        """Ask, and hang up before the answer, once the prompt is being computed."""
         c = http.client.HTTPConnection("127.0.0.1", self.port)
         body = {"model": "tiny", "prompt": p.ids, "max_tokens": 1, "kv_transfer_params": {"pdlink": p.request["ask"]}}
         c.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-        time.sleep(seconds)
+        computed()
         c.close()
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ def test_server(place: Place, server: Server, tmp_path: Path) -> None:
 
     # A client hangs up in the middle: both ranks say so, and the next prompt is as good as any.
     t = plan(first, long)
-    threading.Thread(target=server.vanish, args=(long, 0.7)).start()
+    server.vanish(long, lambda: first.until(lambda: t.commits > 0))
     first.wait(long.transfer, 120)
     assert len(t.aborted) == 2, t.ended
     plan(first, after)
@@ -160,8 +160,7 @@ def test_server(place: Place, server: Server, tmp_path: Path) -> None:
     answer: list[dict[str, Any]] = []
     ask = threading.Thread(target=lambda: answer.append(server.prefill(restarted)))
     ask.start()
-    while t.commits < 10:
-        time.sleep(0.01)
+    first.until(lambda: t.commits >= 10)
     first.kill()
     second = place.sidecar(options, after=first)
     ask.join(300)
@@ -174,7 +173,4 @@ def test_server(place: Place, server: Server, tmp_path: Path) -> None:
 
 def connected(s: sidecar.Sidecar, workers: int) -> None:
     """Wait until all workers said who they are."""
-    deadline = time.monotonic() + 30
-    while len(s.hellos) < workers:
-        assert time.monotonic() < deadline, "the workers do not connect"
-        time.sleep(0.05)
+    s.until(lambda: len(s.hellos) >= workers)

@@ -50,6 +50,7 @@ def test_input(place: Place, tmp_path: Path) -> None:
     out = engines.engine("0.32.0", job, tmp_path, v4=True)
     want = engines.reference(model, {p.name: p.ids for p in (ALONE, BESIDE)}, tmp_path)
     assert [a["params"]["pdlink"]["steps"] for a in (out["batches"][0][0], out["batches"][1][1])] == [3, 3]
+    engines.knows_its_model(s.facts)
     got: dict[str, list[bytes]] = {}
     for p in (ALONE, AGAIN, BESIDE):
         t = s.wait(p.transfer, 10)

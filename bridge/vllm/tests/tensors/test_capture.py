@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace as N
 from typing import Any
@@ -12,11 +13,11 @@ import pytest
 import sidecar
 import torch
 from conftest import Place
-from pdlink_vllm import wire
+from pdlink_vllm import params, request, wire
 from pdlink_vllm.capture import CaptureError, cache_form, rows_on_device, rows_on_host, slots
 from pdlink_vllm.device import Cpu, Cuda
 from pdlink_vllm.engine import Adapter, Layer, Model, Source
-from pdlink_vllm.link import Link
+from pdlink_vllm.link import Link, poll_until
 from pdlink_vllm.scheduler import Chunk, Step
 from pdlink_vllm.wire import DType, Kind, What
 from pdlink_vllm.worker import Worker, hello, hook
@@ -121,6 +122,7 @@ class Engine:
         heads: int = 2,
         block: int = 16,
         where: str = "cpu",
+        budget: float = params.WAIT_BUDGET,
     ) -> None:
         self.where = where
         self.block, self.heads, self.random = block, heads, random.Random(5)
@@ -142,7 +144,7 @@ class Engine:
             for _ in range(LAYERS)
         ]
         device = Cpu() if where == "cpu" else Cuda(torch.device(where, 0), log)
-        self.worker = Worker(link, self.model, source, device, log)
+        self.worker = Worker(link, self.model, source, device, log, budget)
         if source is Source.WRITER:
             hook(self.worker, source, Adapter(0, writer, ""))
 
@@ -232,6 +234,12 @@ def same_blocks(t: sidecar.Transfer, rows: list[Any], heads: int = 2) -> None:
                 assert torch.equal(got[layer, j], want), (b, layer, j)
 
 
+def same_rows(t: sidecar.Transfer, layer: int, x: Any) -> None:
+    first, data = t.layer_rows(layer, What.X)
+    assert first == 0
+    assert torch.equal(torch.frombuffer(bytearray(data), dtype=torch.bfloat16).reshape(-1, WIDTH), x.cpu())
+
+
 STEPS = [
     [("a", 0, 50), ("x", 0, 30)],
     [("x", 30, 31), ("a", 50, 51), ("b", 0, 77)],
@@ -253,7 +261,7 @@ STEPS = [
 )
 def test_mixed_batches(place: Place, link: Link, source: Source, writer: str, where: str) -> None:
     s = place.sidecar()
-    assert link.wait_up(5)
+    assert link.wait_up(sidecar.LIMIT)
     e = Engine(source, link, writer, where=where)
     a, b, _ = e.prompt("a", 150), e.prompt("b", 96), e.prompt("x", 40)
     plan("a", 4, s)
@@ -261,10 +269,42 @@ def test_mixed_batches(place: Place, link: Link, source: Source, writer: str, wh
     for parts in STEPS[:4]:
         e.step(parts, {"a", "b"})
     e.step(STEPS[4], set())
-    same_blocks(s.wait(b"a".ljust(16, b"."), 10), a)
-    same_blocks(s.wait(b"b".ljust(16, b"."), 10), b)
+    same_blocks(s.wait(b"a".ljust(16, b".")), a)
+    same_blocks(s.wait(b"b".ljust(16, b".")), b)
     if source is Source.WRITER:
         assert e.calls == LAYERS * len(STEPS)  # the engine's own method ran each time
+    e.worker.close()
+
+
+@pytest.mark.parametrize("source", list(Source), ids=[s.name.lower() for s in Source])
+def test_a_late_begun_loses_no_row(place: Place, link: Link, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layer 0 of the first chunk, which is the whole prompt, is at its hook before the sidecar has answered BEGIN."""
+    waits = threading.Event()
+
+    def waiting(*args: Any) -> tuple[bool, float]:
+        waits.set()
+        return poll_until(*args)
+
+    monkeypatch.setattr(request, "poll_until", waiting)
+    s = place.sidecar(sidecar.Options(hold_begins=True))
+    assert link.wait_up(sidecar.LIMIT)
+    e = Engine(source, link, budget=sidecar.LIMIT)
+    rows = e.prompt("a", 4 * BLOCK)
+    t = plan("a", 4, s, e.model.kind)
+    step = threading.Thread(target=e.step, args=([("a", 0, 4 * BLOCK)], {"a"}))
+    step.start()
+    assert waits.wait(sidecar.LIMIT)
+    s.until(lambda: len(t.begins) == 1)
+    assert (t.commits, step.is_alive()) == (0, True)
+    s.let_begin()
+    step.join(sidecar.LIMIT)
+    s.wait(b"a".ljust(16, b"."))
+    assert (t.ended[0].tokens, t.aborted) == (4 * BLOCK, [])
+    if source is Source.INPUT:
+        for layer in range(LAYERS):
+            same_rows(t, layer, rows[layer][0][: 4 * BLOCK])
+    else:
+        same_blocks(t, rows)
     e.worker.close()
 
 
@@ -280,7 +320,7 @@ def test_mixed_batches(place: Place, link: Link, source: Source, writer: str, wh
 def test_an_unfinished_last_block_is_filled_up(place: Place, link: Link, source: Source, where: str) -> None:
     """A prompt that ends in the middle of a block that is wanted: zeros follow, be it behind its first row."""
     s = place.sidecar()
-    assert link.wait_up(5)
+    assert link.wait_up(sidecar.LIMIT)
     e = Engine(source, link, where=where)
     for name, tokens, blocks in (("a", 150, 5), ("b", 97, 4), ("c", 96, 3), ("d", 100, 3)):
         rows = e.prompt(name, tokens)
@@ -300,20 +340,20 @@ def test_an_unfinished_last_block_is_filled_up(place: Place, link: Link, source:
 def test_a_prefix_hit_is_gathered(place: Place, link: Link, where: str) -> None:
     """Rows that an earlier request left in the cache come with the first chunk."""
     s = place.sidecar()
-    assert link.wait_up(5)
+    assert link.wait_up(sidecar.LIMIT)
     e = Engine(Source.CACHE, link, where=where)
     rows = e.prompt("a", 128)
     plan("a", 4, s)
     e.step([("a", 0, 80)], set())
     e.step([("a", 80, 128)], {"a"}, first={"a": 0})
-    same_blocks(s.wait(b"a".ljust(16, b"."), 10), rows)
+    same_blocks(s.wait(b"a".ljust(16, b".")), rows)
     e.worker.close()
 
 
 @pytest.mark.parametrize("where", ["cpu", CUDA])
 def test_attention_input(place: Place, link: Link, where: str) -> None:
     s = place.sidecar()
-    assert link.wait_up(5)
+    assert link.wait_up(sidecar.LIMIT)
     e = Engine(Source.INPUT, link, where=where)
     a, b, _ = e.prompt("a", 150), e.prompt("b", 97), e.prompt("x", 40)
     plan("a", 4, s, Kind.DSV4)
@@ -323,12 +363,7 @@ def test_attention_input(place: Place, link: Link, where: str) -> None:
     for name, rows, blocks in (("a", a, 4), ("b", b, 3)):
         t = s.wait(name.encode().ljust(16, b"."), 10)
         for layer in range(LAYERS):
-            first, data = t.layer_rows(layer, What.X)
-            assert first == 0
-            assert torch.equal(
-                torch.frombuffer(bytearray(data), dtype=torch.bfloat16).reshape(-1, WIDTH),
-                rows[layer][0][: blocks * BLOCK].cpu(),
-            )
+            same_rows(t, layer, rows[layer][0][: blocks * BLOCK])
     e.worker.close()
 
 
@@ -336,7 +371,7 @@ def test_attention_input(place: Place, link: Link, where: str) -> None:
 def test_wrong_rows_on_a_device_are_not_committed(place: Place, link: Link) -> None:
     """There the check comes with the copy: what was copied wrongly is returned, and the request ends."""
     s = place.sidecar()
-    assert link.wait_up(5)
+    assert link.wait_up(sidecar.LIMIT)
     e = Engine(Source.INPUT, link, where="cuda")
     e.prompt("a", 64)
     t = plan("a", 2, s, Kind.DSV4)
@@ -344,7 +379,7 @@ def test_wrong_rows_on_a_device_are_not_committed(place: Place, link: Link) -> N
     for layer in e.model.layers:
         e._layer(layer, [e.rows["a"][layer.index][0]], e._slots("a", 0, 64).to("cuda"))
     e.worker.end_step()
-    s.wait(b"a".ljust(16, b"."), 30)
+    s.wait(b"a".ljust(16, b"."))
     assert t.rows == {}
     assert "did not deliver" in t.aborted[0]
     e.worker.close()
@@ -352,7 +387,7 @@ def test_wrong_rows_on_a_device_are_not_committed(place: Place, link: Link) -> N
 
 def test_rows_that_are_not_in_the_batch_end_one_request_only(place: Place, link: Link) -> None:
     s = place.sidecar()
-    assert link.wait_up(5)
+    assert link.wait_up(sidecar.LIMIT)
     e = Engine(Source.WRITER, link)
     a, _ = e.prompt("a", 64), e.prompt("b", 64)
     plan("a", 2, s)
@@ -362,8 +397,8 @@ def test_rows_that_are_not_in_the_batch_end_one_request_only(place: Place, link:
         batch = [torch.cat([e.rows[n][layer.index][j] for n in ("a", "b")]) for j in range(2)]
         e._layer(layer, batch, torch.cat([e._slots("a", 0, 64), e._slots("b", 0, 64)]))
     e.worker.end_step()
-    same_blocks(s.wait(b"a".ljust(16, b"."), 10), a)
-    s.wait(b"b".ljust(16, b"."), 10)
+    same_blocks(s.wait(b"a".ljust(16, b".")), a)
+    s.wait(b"b".ljust(16, b"."))
     assert "does not hold the rows" in t.aborted[0] or "CaptureError" in t.aborted[0]
     assert t.blocks == {}
     e.worker.close()
@@ -383,7 +418,7 @@ def chunk(name: str, e: Engine, tokens: int, table: tuple[int, ...] | None = Non
 
 def test_a_request_that_is_over_is_not_begun_again(place: Place, link: Link) -> None:
     s = place.sidecar()
-    assert link.wait_up(5)
+    assert link.wait_up(sidecar.LIMIT)
     e = Engine(Source.WRITER, link)
     e.prompt("a", 96)
     for first in (0, 32):
@@ -398,13 +433,13 @@ def test_a_request_that_is_over_is_not_begun_again(place: Place, link: Link) -> 
 
 def test_gone(place: Place, link: Link) -> None:
     s = place.sidecar()
-    assert link.wait_up(5)
+    assert link.wait_up(sidecar.LIMIT)
     e = Engine(Source.WRITER, link)
     e.prompt("a", 96)
     t = plan("a", 3, s)
     e.step([("a", 0, 32)], {"a"})
     e.step([], set(), gone=("a", "never seen"))
-    s.wait(b"a".ljust(16, b"."), 10)
+    s.wait(b"a".ljust(16, b"."))
     assert t.aborted == ["the engine's request ended early"]
     assert e.worker._requests == {}
     e.worker.close()
@@ -412,7 +447,7 @@ def test_gone(place: Place, link: Link) -> None:
 
 def test_rows_of_another_type_or_shape(place: Place, link: Link) -> None:
     s = place.sidecar()
-    assert link.wait_up(5)
+    assert link.wait_up(sidecar.LIMIT)
     changes: list[Any] = [lambda t: t.float(), lambda t: t[:, :1], lambda t: t[..., :4]]
     for i, change in enumerate(changes):
         name = f"a{i}"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from pdlink_vllm import facts
-from pdlink_vllm.engine import Layer, Loaded, Model, Ranks
+from pdlink_vllm.engine import Layer, Loaded, Model, Ranks, model_getter
 from pdlink_vllm.wire import DType, Kind
 from torch import nn
 
@@ -63,7 +63,7 @@ class Block(nn.Module):
 
 
 class Runner:
-    """Whoever holds the model and registers its caches."""
+    """Whoever has the model and registers its caches."""
 
     def __init__(self, layers: int = 4) -> None:
         self.model = nn.Module()
@@ -74,12 +74,15 @@ class Runner:
         self.model.model.embed.org_vocab_size = 61
         self.other = nn.Linear(1, 1)
 
+    def get_model(self) -> Any:
+        return self.model
+
     def register(self, ranks: Ranks | None = None, first: int = 0, end: int = 4) -> dict[str, Any]:
         """Tell of layers [first, end)."""
         blocks = self.model.model.layers
         layers = tuple(Layer(i, f"l{i}", blocks[i].self_attn.attn, 0, 16) for i in range(first, end))
         config = N(model_config=N(hf_text_config=N(num_hidden_layers=4), get_total_num_kv_heads=lambda: HEADS))
-        loaded = Loaded(config, None, {}, {}, ranks or Ranks())
+        loaded = Loaded(config, None, {}, {}, ranks or Ranks(), get_model=model_getter())
         out: dict[str, Any] = json.loads(facts.document(loaded, Model(Kind.KV, layers, DType.BF16, WIDTH, 0, HEADS)))
         return out
 
@@ -131,25 +134,23 @@ def test_a_stage_tells_of_its_layers() -> None:
     assert sorted(got["rope"]) == ["2", "3"] and got["layers"] == 4
 
 
-def test_a_model_that_nobody_holds() -> None:
-    runner = Runner()
-    runner.model, model = None, runner.model  # type: ignore[assignment]
-
-    class Elsewhere(Runner):
-        def __init__(self) -> None:
-            self.nothing = 1
-
-        def run(self) -> dict[str, Any]:
-            layers = (Layer(0, "l0", model.model.layers[0].self_attn.attn, 0, 16),)
-            config = N(model_config=N(hf_text_config=N(num_hidden_layers=4), get_total_num_kv_heads=lambda: HEADS))
-            loaded = Loaded(config, None, {}, {}, Ranks())
-            out: dict[str, Any] = json.loads(
-                facts.document(loaded, Model(Kind.KV, layers, DType.BF16, WIDTH, 0, HEADS))
-            )
-            return out
-
-    got = Elsewhere().run()
-    assert got["unknown"] == {"": "the model is not held by whoever registers its caches"} and "tensors" not in got
+@pytest.mark.parametrize(
+    ("get_model", "why"),
+    [
+        (None, "no caller of register_kv_caches has get_model(): this version of the engine keeps it elsewhere"),
+        (lambda: nn.Linear(1, 1), "get_model() returns a Linear, of which Module is no part"),
+        (lambda: None, "get_model() returns a NoneType, which has no named_modules()"),
+        (lambda: {}["model"], "KeyError: 'model'"),
+    ],
+)
+def test_a_model_that_is_not_to_be_had(get_model: Any, why: str) -> None:
+    """The rest of the document is there, and says why the model's part is not."""
+    layers = (Layer(0, "l0", Runner().model.model.layers[0].self_attn.attn, 0, 16),)
+    config = N(model_config=N(hf_text_config=N(num_hidden_layers=4), get_total_num_kv_heads=lambda: HEADS))
+    loaded = Loaded(config, None, {}, {}, Ranks(), get_model=get_model)
+    got = json.loads(facts.document(loaded, Model(Kind.KV, layers, DType.BF16, WIDTH, 0, HEADS)))
+    assert got["unknown"] == {"": why} and "tensors" not in got
+    assert (got["layers"], got["kv_heads"]) == (4, HEADS)
 
 
 def test_what_is_not_there_is_said() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,11 +17,11 @@ import sidecar
 import torch
 from conftest import Place
 from held import Held
-from pdlink_vllm import wire
+from pdlink_vllm import params, request, wire
 from pdlink_vllm.capture import Active
 from pdlink_vllm.device import Cpu
 from pdlink_vllm.engine import Source
-from pdlink_vllm.link import Link
+from pdlink_vllm.link import Link, poll_until
 from pdlink_vllm.projection.maker import Maker, Options
 from pdlink_vllm.projection.shape import Key, Shape
 from pdlink_vllm.wire import Mode, What
@@ -41,7 +42,15 @@ def link(place: Place) -> Iterator[Link]:
 class Cpu4:
     """A worker of the stand-in's model, with a maker of it."""
 
-    def __init__(self, folder: Path, link: Link, ready: bool = True, device: Cpu | None = None, **changes: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        link: Link,
+        ready: bool = True,
+        device: Cpu | None = None,
+        budget: float = params.WAIT_BUDGET,
+        **changes: Any,
+    ) -> None:
         """Wait for the handle where ready."""
         self.lib = fakeproj.Library()
         path, digest = fakeproj.weights(folder)
@@ -49,7 +58,7 @@ class Cpu4:
         options = Options(folder / "lib", path, digest, 0, layers=(0, 4), rank=0, ranks=1, hidden=64, **o)
         self.maker = Maker(options, log, self.lib)
         assert not ready or self.maker.wait(30)
-        self.worker = Worker(link, model(64, 4), Source.INPUT, device or Cpu(), log, maker=self.maker)
+        self.worker = Worker(link, model(64, 4), Source.INPUT, device or Cpu(), log, budget, self.maker)
         self.prompts = Prompts(self.worker, "cpu")
 
     def prompt(self, name: str, tokens: int) -> np.ndarray:
@@ -84,7 +93,7 @@ STEPS = [
 def test_blocks_are_made_here(place: Place, link: Link, tmp_path: Path, slots: tuple[int, int]) -> None:
     """Whatever chunks and slots there are; few slots mean more calls, not other bytes."""
     s = place.sidecar(sidecar.Options(slots=slots[0], slot_size=slots[1], max_leases=2 if slots[0] == 4 else 4))
-    assert link.wait_up(30)
+    assert link.wait_up(sidecar.LIMIT)
     e = Cpu4(tmp_path, link)
     a, b, _ = e.prompt("a", 1100), e.prompt("b", 600), e.prompt("x", 40)
     ta, tb = planned(s, "a", SHAPE, 4), planned(s, "b", SHAPE, 2)
@@ -102,6 +111,32 @@ def test_blocks_are_made_here(place: Place, link: Link, tmp_path: Path, slots: t
     assert (e.lib.created, e.lib.destroyed) == (1, 1)
 
 
+def test_a_late_begun_loses_no_row(place: Place, link: Link, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layer 0 of the first chunk, which is the whole prompt, is at its hook before the sidecar has answered BEGIN."""
+    waits = threading.Event()
+
+    def waiting(*args: Any) -> tuple[bool, float]:
+        waits.set()
+        return poll_until(*args)
+
+    monkeypatch.setattr(request, "poll_until", waiting)
+    s = place.sidecar(sidecar.Options(hold_begins=True, slots=16, slot_size=64 << 10))
+    assert link.wait_up(sidecar.LIMIT)
+    e = Cpu4(tmp_path, link, budget=sidecar.LIMIT)
+    x, t = e.prompt("a", 1100), planned(s, "a", SHAPE, 4)
+    step = threading.Thread(target=e.prompts.step, args=([("a", 0, 1100)],))
+    step.start()
+    assert waits.wait(sidecar.LIMIT)
+    s.until(lambda: len(t.begins) == 1)
+    assert (t.commits, e.lib.rows, step.is_alive()) == (0, 0, True)
+    s.let_begin()
+    step.join(sidecar.LIMIT)
+    s.wait(tid("a"))
+    assert (t.begins[0].mode, t.ended[0].tokens, t.aborted) == (Mode.PIECES, 1100, [])
+    right(t, SHAPE, x)
+    e.worker.close()
+
+
 WHOLE, ODD, TO_THE_ROW = [0, 1100], [0, 1, 254, 515, 700, 1023, 1100], [0, 252, 256, 508, 511, 512, 513, 768, 1100]
 
 
@@ -112,7 +147,7 @@ def test_a_prefix_that_the_decoder_holds(place: Place, link: Link, tmp_path: Pat
     right, no byte of an earlier one is sent, and of the prefix no more is projected than the first pooled row needs.
     """
     s = place.sidecar(sidecar.Options(slots=64))
-    assert link.wait_up(30)
+    assert link.wait_up(sidecar.LIMIT)
     e = Cpu4(tmp_path, link)
     x = e.prompt("a", 1100)
     t = planned(s, "a", SHAPE, 4, held=held)
@@ -131,7 +166,7 @@ def test_a_prefix_that_the_decoder_holds(place: Place, link: Link, tmp_path: Pat
 def test_all_that_the_decoder_holds(place: Place, link: Link, tmp_path: Path) -> None:
     """Nothing is wanted, nothing is projected, and the transfer ends as it should."""
     s = place.sidecar(sidecar.Options(slots=64))
-    assert link.wait_up(30)
+    assert link.wait_up(sidecar.LIMIT)
     e = Cpu4(tmp_path, link)
     e.prompt("a", 600)
     t = planned(s, "a", SHAPE, 2, held=512)
@@ -146,7 +181,7 @@ def test_all_that_the_decoder_holds(place: Place, link: Link, tmp_path: Path) ->
 def test_rows_that_were_wrong_once(place: Place, link: Link, tmp_path: Path) -> None:
     """On a device it shows late whether rows were the right ones: what is carried on from wrong ones never counts."""
     place.sidecar(sidecar.Options(slots=64))
-    assert link.wait_up(30)
+    assert link.wait_up(sidecar.LIMIT)
     e = Cpu4(tmp_path, link)
     e.prompt("a", 600)
     layer, device = e.worker.model.layers[1], SimpleNamespace(is_cuda=True)
@@ -169,7 +204,7 @@ def test_rows_that_were_wrong_once(place: Place, link: Link, tmp_path: Path) -> 
 def test_slots_that_a_device_fills_are_held(place: Place, link: Link, tmp_path: Path) -> None:
     """Slots that are not committed yet count as leases: the sidecar takes more than it allows for a breach."""
     s = place.sidecar(sidecar.Options(slots=4, slot_size=36 << 10, max_leases=2))
-    assert link.wait_up(30)
+    assert link.wait_up(sidecar.LIMIT)
     device = Held()
     e = Cpu4(tmp_path, link, device=device)
     a = e.prompt("a", 1024)
@@ -185,7 +220,7 @@ def test_slots_that_a_device_fills_are_held(place: Place, link: Link, tmp_path: 
 
 def test_more_prompts_than_places_stay_rows(place: Place, link: Link, tmp_path: Path) -> None:
     s = place.sidecar(sidecar.Options(slots=64))
-    assert link.wait_up(30)
+    assert link.wait_up(sidecar.LIMIT)
     e = Cpu4(tmp_path, link)
     names = ["a", "b", "c"]
     x = {n: e.prompt(n, 300) for n in names}
@@ -210,7 +245,7 @@ def test_more_prompts_than_places_stay_rows(place: Place, link: Link, tmp_path: 
 def test_it_learns_what_the_decoder_has(place: Place, link: Link, tmp_path: Path) -> None:
     """Another block size, and blocks without the window before: one prompt each ends, the next is right."""
     s = place.sidecar(sidecar.Options(slots=64))
-    assert link.wait_up(30)
+    assert link.wait_up(sidecar.LIMIT)
     e = Cpu4(tmp_path, link)
     wanted = Shape(fakeproj.GEOMETRY, Key(512, 0, 4, False))
     for i, why in enumerate(("blocks of 512", "array 4 of layer 1", "")):
@@ -229,7 +264,7 @@ def test_it_learns_what_the_decoder_has(place: Place, link: Link, tmp_path: Path
 
 def test_a_slot_too_small_means_rows(place: Place, link: Link, tmp_path: Path) -> None:
     s = place.sidecar(sidecar.Options(slots=64, slot_size=8 << 10))
-    assert link.wait_up(30)
+    assert link.wait_up(sidecar.LIMIT)
     e = Cpu4(tmp_path, link)
     e.prompt("a", 256)
     t = planned(s, "a", SHAPE, 1)
@@ -241,7 +276,7 @@ def test_a_slot_too_small_means_rows(place: Place, link: Link, tmp_path: Path) -
 
 def test_a_library_that_fails_ends_one_prompt(place: Place, link: Link, tmp_path: Path) -> None:
     s = place.sidecar(sidecar.Options(slots=64))
-    assert link.wait_up(30)
+    assert link.wait_up(sidecar.LIMIT)
     e = Cpu4(tmp_path, link)
     e.prompt("a", 600)
     t = planned(s, "a", SHAPE, 2)
@@ -262,7 +297,7 @@ def test_a_library_that_fails_ends_one_prompt(place: Place, link: Link, tmp_path
 
 def test_a_sealed_transfer_and_a_lost_ring(place: Place, link: Link, tmp_path: Path) -> None:
     s = place.sidecar(sidecar.Options(slots=64, give_slots=1, slot_size=36 << 10))
-    assert link.wait_up(30)
+    assert link.wait_up(sidecar.LIMIT)
     e = Cpu4(tmp_path, link, tokens=512)
     e.prompt("a", 1024)
     t = planned(s, "a", SHAPE, 4)

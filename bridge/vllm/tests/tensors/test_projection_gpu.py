@@ -80,17 +80,17 @@ class Gpu:
         """Options of a maker for it."""
         hidden = self.case["config"]["hidden_size"]
         return Options(
-            self.library,
-            self.path,
-            self.sha256,
-            0,
-            self.block,
-            (0, self.layers),
-            0,
-            1,
-            hidden,
-            tokens,
-            device.reserve(tokens, hidden),
+            library=self.library,
+            weights=self.path,
+            sha256=self.sha256,
+            device=0,
+            block_tokens=self.block,
+            layers=(0, self.layers),
+            rank=0,
+            ranks=1,
+            hidden=hidden,
+            tokens=tokens,
+            x=device.reserve(tokens, hidden),
         )
 
     def at_once(self, x: list[Any]) -> list[bytearray]:
@@ -212,13 +212,20 @@ def test_pieces_are_those_that_the_library_lists(tmp_path: Path) -> None:
             to = (ctypes.c_void_p * len(parts))(*(out.data_ptr() + i * (1 << 20) for i in range(len(parts))))
             pieces, count, ticket, err = (abi.PieceOf * 64)(), ctypes.c_int32(), ctypes.c_uint64(), abi.Error()
             code = lib.pdproj_project(
-                *(handle._h, carry._request, layer, x[at:].data_ptr(), n, at, to, len(parts), pieces, 64),
-                *(
-                    ctypes.byref(count),
-                    ctypes.byref(ticket),
-                    torch.cuda.current_stream().cuda_stream,
-                    ctypes.byref(err),
-                ),
+                handle._h,
+                carry._request,
+                layer,
+                x[at:].data_ptr(),
+                n,
+                at,
+                to,
+                len(parts),
+                pieces,
+                64,
+                ctypes.byref(count),
+                ctypes.byref(ticket),
+                torch.cuda.current_stream().cuda_stream,
+                ctypes.byref(err),
             )
             abi.check(code, err, "project")
             got = [(p.block, p.offset + base, p.length) for p in pieces[: count.value]]

@@ -6,7 +6,7 @@ from types import SimpleNamespace as N
 from typing import Any
 
 import pytest
-from pdlink_vllm import engine
+from pdlink_vllm import engine, params
 from pdlink_vllm.engine import Loaded, Ranks, Refusal, Settings, Source
 from pdlink_vllm.wire import DType, Kind
 
@@ -257,3 +257,29 @@ def test_sources() -> None:
     assert engine.source(config(), True) is Source.WRITER
     assert engine.source(config(), False) is Source.CACHE
     assert engine.source(config(kind="deepseek_v4"), True) is Source.INPUT
+
+
+class Runner:
+    """Whoever calls, as the engine's runners and workers do: with the model, or without."""
+
+    def get_model(self) -> str:
+        return "the model"
+
+    def register(self, deep: int = 0) -> Any:
+        return Plain().register(deep)
+
+
+class Plain:
+    def register(self, deep: int) -> Any:
+        return self.register(deep - 1) if deep else engine.model_getter()
+
+
+def test_the_model_is_that_of_whoever_calls() -> None:
+    get = Runner().register()
+    assert get is not None
+    assert get() == "the model"
+    assert Plain().register(0) is None, "nobody has it"
+    assert Runner().register(params.CALLERS) is None, "it is not looked for in the whole stack"
+    moved = Runner()
+    moved.get_model = "elsewhere"  # type: ignore[assignment, method-assign]
+    assert moved.register() is None

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import sidecar
 from conftest import Place
-from pdlink_vllm import facts, wire
+from pdlink_vllm import facts, params, wire
 from pdlink_vllm.link import Link
 
 log = logging.getLogger("test")
@@ -23,10 +23,9 @@ def told(place: Place, options: sidecar.Options, document: bytes) -> list[bytes]
     s = place.sidecar(options)
     link = Link(str(place.path), wire.Hello(), log, document)
     link.start()
-    assert link.wait_up(10)
-    with s.changed:
-        s.changed.wait_for(lambda: bool(s.facts), 1.0 if not (options.facts and document) else 10.0)
+    assert link.wait_up(sidecar.LIMIT)
     link.close()
+    s.until(lambda: not s._conns)  # the connection's end comes after all that was said
     return s.facts
 
 
@@ -46,11 +45,10 @@ def test_a_restarted_sidecar_is_told_again(place: Place) -> None:
     s = place.sidecar()
     link = Link(str(place.path), wire.Hello(), log, DOCUMENT)
     link.start()
-    assert link.wait_up(10)
+    assert link.wait_up(sidecar.LIMIT)
     s.kill()
     again = place.sidecar(after=s)
-    with again.changed:
-        assert again.changed.wait_for(lambda: bool(again.facts), 30.0)
+    again.until(lambda: bool(again.facts))
     link.close()
     assert again.facts == [DOCUMENT]
 
@@ -133,4 +131,4 @@ def test_the_layers_that_are_looked_at() -> None:
 def test_the_golden_documents_are_within_the_limit() -> None:
     """Real ones; the receiving end reads them in its own tests."""
     for path in (Path(__file__).parents[3] / "facts" / "testdata").glob("*/vllm-*.json"):
-        assert len(path.read_bytes()) <= facts.MAX_SIZE
+        assert len(path.read_bytes()) <= params.MAX_FACTS

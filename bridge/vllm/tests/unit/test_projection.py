@@ -9,6 +9,7 @@ import json
 import logging
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 from pdlink_vllm import wire
 from pdlink_vllm.projection import abi
 from pdlink_vllm.projection.abi import ProjectionError
-from pdlink_vllm.projection.handle import Handle, Limits, Weights
+from pdlink_vllm.projection.handle import Handle, Limits, Run, Weights
 from pdlink_vllm.projection.maker import Maker, Options
 from pdlink_vllm.projection.shape import PREVIOUS, Geometry, Key, Shape, share
 from pdlink_vllm.weights.safetensors import Array, write
@@ -63,8 +64,12 @@ def declared(struct: str) -> list[tuple[str, type]]:
 @pytest.mark.parametrize(
     ("struct", "ours"),
     [
-        *(("pdproj_error", abi.Error), ("pdproj_layer", abi.Layer), ("pdproj_config", abi.Config)),
-        *(("pdproj_facts", abi.Facts), ("pdproj_usage", abi.Usage), ("pdproj_piece", abi.PieceOf)),
+        ("pdproj_error", abi.Error),
+        ("pdproj_layer", abi.Layer),
+        ("pdproj_config", abi.Config),
+        ("pdproj_facts", abi.Facts),
+        ("pdproj_usage", abi.Usage),
+        ("pdproj_piece", abi.PieceOf),
     ],
 )
 def test_structs_are_those_of_the_header(struct: str, ours: type[ctypes.Structure]) -> None:
@@ -173,7 +178,7 @@ def test_weights(tmp_path: Path) -> None:
     layer = w.layer(1, shape, keep)
     assert layer.ratio == 4
     assert all(getattr(layer, f) for f in ("kv", "kv_norm", "comp_kv", "comp_ape", "idx_gate", "idx_norm", "idx_ape"))
-    assert list(layer.offset) == [*(p for p in shape.offsets(4).values()), -1]
+    assert list(layer.offset) == [*shape.offsets(4).values(), -1]
     plain = w.layer(0, shape, keep)
     assert (plain.comp_kv, plain.idx_ape, list(plain.offset)) == (None, None, [0, *[-1] * 7])
     with pytest.raises(ProjectionError, match="sha256 is"):
@@ -217,7 +222,20 @@ def test_a_handle_frees_when_nobody_uses_it(tmp_path: Path) -> None:
 
 def options(tmp_path: Path, **changes: object) -> Options:
     path, digest = fakeproj.weights(tmp_path)
-    o = Options(tmp_path / "lib.so", path, digest, 0, 256, (0, 4), 0, 1, GEOMETRY.hidden, 512, 4096, 2)
+    o = Options(
+        library=tmp_path / "lib.so",
+        weights=path,
+        sha256=digest,
+        device=0,
+        block_tokens=256,
+        layers=(0, 4),
+        rank=0,
+        ranks=1,
+        hidden=GEOMETRY.hidden,
+        tokens=512,
+        x=4096,
+        requests=2,
+    )
     return Options(**{**o.__dict__, **changes})
 
 
@@ -282,3 +300,27 @@ def test_where_a_prompt_is_entered() -> None:
     assert [shape.enters(0, at) for at in wanted] == [0, 0, 0, 256, 256, 256, 256, 512]
     assert [shape.enters(2, at) for at in wanted] == [0, 0, 0, 256, 256, 256, 256, 512]
     assert [shape.enters(1, at) for at in wanted] == [0, 0, 0, 0, 0, 0, 256, 256]
+
+
+def test_what_a_carry_decides(tmp_path: Path) -> None:
+    """Which rows a layer must see, where it is entered, and what one call takes: held tokens apart from wanted ones."""
+    h = made(tmp_path, fakeproj.Library(), Key(256, 0, 4))
+    carry = h.open()
+    assert carry is not None
+    # Layer 0 keeps a window only, layer 1 must have seen the four tokens before.
+    assert carry.sees(0, 0, 1100, 512) == (512, 1100)
+    assert carry.sees(1, 0, 1100, 512) == (256, 1100)
+    assert carry.sees(1, 700, 1100, 512) == (700, 1100)
+    assert carry.sees(0, 0, 0, 512) == (512, 0), "nothing is wanted: nothing is seen"
+    assert [carry.enters(1, at, 512) for at in (0, 256, 512)] == [False, True, False]
+    assert not carry.enters(0, 0, 0), "a prompt's start is where a layer stands anyway"
+    runs = list(carry.runs(256, 1300, 512))
+    assert runs == [Run(256, 256, False), Run(512, 512, True), Run(1024, 276, True)]
+    assert [carry.touched(r) for r in (*runs, Run(255, 2, True))] == [1, 2, 2, 2]
+    places, _ = fakeproj.places(h.shape)
+    good = wire.Begun(block_tokens=256, layer_first=0, layer_end=4)
+    for _ in range(2):
+        assert carry.refuses(good, places) == ""
+        assert "blocks of 512" in carry.refuses(replace(good, block_tokens=512), places), "a sidecar that came back"
+    carry.close()
+    assert h.retire(0)
