@@ -173,7 +173,7 @@ func toolImports() map[string]Imports {
 		},
 		"tools/services": {NoStd: sockets()},
 		"tools/linkkeys": {
-			Internal: []string{"transport", "transport/keys", "transport/seal"},
+			Internal: []string{"transport", "transport/keys", "transport/seal", "transport/wire", "tools/cmdline"},
 			Modules:  map[string]string{"github.com/spf13/cobra": "flags, their help and completions"},
 		},
 		"tools/archtest":       {},

@@ -26,7 +26,7 @@ func Group(c *cobra.Command, args []string) error {
 		return nil
 	}
 	c.SuggestionsMinimumDistance = typoDistance
-	return fmt.Errorf("unknown command %.*q of %s%s%s", quoted, args[0], c.CommandPath(), Meant(c.SuggestionsFor(args[0])), seeHelp(c))
+	return fmt.Errorf("unknown command %.*q of %s%s%s", quoted, args[0], c.CommandPath(), meant(c.SuggestionsFor(args[0])), seeHelp(c))
 }
 
 // Wants checks a command's arguments: names say what each is, the first least of them
@@ -58,11 +58,11 @@ func flagError(c *cobra.Command, err error) error {
 		if name == "" {
 			name = unknown.GetSpecifiedName()
 		}
-		near := Nearest(name, flagNames(c))
+		near := nearest(name, flagNames(c))
 		for i := range near {
 			near[i] = "--" + near[i]
 		}
-		hint = Meant(near)
+		hint = meant(near)
 	}
 	return fmt.Errorf("%s: %w%s%s", c.CommandPath(), err, hint, seeHelp(c))
 }
@@ -77,9 +77,12 @@ func flagNames(c *cobra.Command) (names []string) {
 	return names
 }
 
-// Nearest returns those of names that look like name. The rule is that of package
+// nearest returns those of names that look like name. The rule is that of package
 // cobra for commands.
-func Nearest(name string, names []string) []string {
+func nearest(name string, names []string) []string {
+	if len(name) > maxShown { // no name is so long, and comparing takes memory
+		return nil
+	}
 	probe := &cobra.Command{SuggestionsMinimumDistance: typoDistance}
 	for _, n := range names {
 		probe.AddCommand(&cobra.Command{Use: n, Run: func(*cobra.Command, []string) {}})
@@ -87,9 +90,9 @@ func Nearest(name string, names []string) []string {
 	return probe.SuggestionsFor(name)
 }
 
-// Meant is a hint at names that were probably meant, to be put behind a message; ""
+// meant is a hint at names that were probably meant, to be put behind a message; ""
 // without names.
-func Meant(names []string) string {
+func meant(names []string) string {
 	if len(names) == 0 {
 		return ""
 	}

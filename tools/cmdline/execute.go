@@ -25,6 +25,7 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, out, err i
 	root.InitDefaultCompletionCmd(args...)
 	for _, c := range root.Commands() {
 		if c.Name() == "completion" {
+			WithoutSettings(c)
 			c.Args = Group
 			c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 		}
@@ -51,8 +52,9 @@ func completeNoFiles(c *cobra.Command) {
 // newHelp is the command that prints the help of another one.
 func newHelp() *cobra.Command {
 	return &cobra.Command{
-		Use:   "help [COMMAND]",
-		Short: "print the help of a command",
+		Use:         "help [COMMAND]",
+		Annotations: map[string]string{noNote: "settings"},
+		Short:       "print the help of a command",
 		ValidArgsFunction: func(c *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
 			if about, rest := Find(c.Root(), args); len(rest) == 0 {
 				for _, sub := range about.Commands() {

@@ -1,6 +1,7 @@
 package cmdline
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,14 +13,24 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// maxFile bounds a file of settings, in bytes: a value for every flag of a program, with
-// comments, is a tenth of that.
-const maxFile = 256 << 10
+const (
+	// maxFile bounds a file of settings, in bytes: a value for every flag of a program,
+	// with comments, is a tenth of that.
+	maxFile = 256 << 10
+
+	// maxEntries bounds its values and tables: what reads it takes a time that grows with
+	// their square, 0.4 s for so many.
+	maxEntries = 12_000
+
+	// maxFaults is how many of its faults are told of: who has more has the wrong file.
+	maxFaults = 20
+)
 
 // file is a file of settings that was checked.
 type file struct {
 	path   string
 	text   string
+	lines  index
 	tables map[string]any
 	reader string // the table of the command that reads it
 }
@@ -42,7 +53,11 @@ func (s Settings) load(c *cobra.Command) (*file, error) {
 		}
 		return nil, fmt.Errorf("settings: %w", err)
 	}
-	f.text = string(b)
+	if f.text, err = settingsText(b); err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Path, err)
+	}
+	b = []byte(f.text)
+	f.lines = indexOf(f.text)
 	var bad *toml.DecodeError
 	switch err := toml.Unmarshal(b, &f.tables); {
 	case errors.As(err, &bad):
@@ -55,15 +70,35 @@ func (s Settings) load(c *cobra.Command) (*file, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", s.Path, err)
 	}
-	if errs := f.check(root, nil, f.tables); len(errs) > 0 {
-		slices.SortStableFunc(errs, func(a, b fault) int { return a.line - b.line })
-		all := make([]error, len(errs))
-		for i, e := range errs {
-			all[i] = e
+	return f, f.told(f.check(root, nil, f.tables))
+}
+
+// told is the error for what is wrong with the file, the first lines of it; nil where
+// nothing is.
+func (f *file) told(wrong []suspect) error {
+	slices.SortStableFunc(wrong, func(a, b suspect) int { return a.line - b.line })
+	var errs []error
+	for i, w := range wrong {
+		if i == maxFaults {
+			errs = append(errs, fmt.Errorf("%s: and %d more", f.path, len(wrong)-i))
+			break
 		}
-		return nil, errors.Join(all...)
+		errs = append(errs, fault{f.path, w.line, w.why()})
 	}
-	return f, nil
+	return errors.Join(errs...)
+}
+
+// settingsText is what a file says, without the mark that editors of Windows put in
+// front. Errors: it is in another encoding, or has too much in it.
+func settingsText(b []byte) (string, error) {
+	if bytes.HasPrefix(b, []byte("\xff\xfe")) || bytes.HasPrefix(b, []byte("\xfe\xff")) {
+		return "", errors.New("it is in UTF-16: save it as UTF-8")
+	}
+	b = bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))
+	if n := bytes.Count(b, []byte("=")) + bytes.Count(b, []byte("[")); n > maxEntries {
+		return "", fmt.Errorf("it has more than %d values and tables: that is no file of settings", maxEntries)
+	}
+	return string(b), nil
 }
 
 // read returns what is in the file.
@@ -84,13 +119,20 @@ func (f fault) Error() string {
 	return fmt.Sprintf("%s, line %d: %s", f.path, f.line, f.why)
 }
 
+// suspect is something wrong with a line. What to say of it may take long, and is found
+// out only where it is said.
+type suspect struct {
+	line int // 0: not known
+	why  func() string
+}
+
 // check looks whether there is a flag for everything in the table of a command, and a
 // command for every table.
-func (f *file) check(c *cobra.Command, at []string, table map[string]any) (errs []fault) {
+func (f *file) check(c *cobra.Command, at []string, table map[string]any) (wrong []suspect) {
 	flags, commands := names(c)
 	for key, value := range table {
 		bad := func(format string, args ...any) {
-			errs = append(errs, fault{f.path, f.lineOf(at, key), fmt.Sprintf(format, args...)})
+			wrong = append(wrong, suspect{f.lineOf(at, key), func() string { return fmt.Sprintf(format, args...) }})
 		}
 		sub, isTable := value.(map[string]any)
 		name := strings.Join(append(slices.Clone(at), key), ".")
@@ -101,11 +143,11 @@ func (f *file) check(c *cobra.Command, at []string, table map[string]any) (errs 
 			bad("%s is a command: want a table, [%s], and below it its flags", key, name)
 		case isTable && slices.Contains(commands, key):
 			i := slices.IndexFunc(c.Commands(), func(x *cobra.Command) bool { return x.Name() == key })
-			errs = append(errs, f.check(c.Commands()[i], append(slices.Clone(at), key), sub)...)
+			wrong = append(wrong, f.check(c.Commands()[i], append(slices.Clone(at), key), sub)...)
 		case isTable:
-			bad("unknown table [%s]%s", name, Meant(Nearest(key, commands)))
+			bad("unknown table [%s]%s", brief(name), hint{key, commands})
 		case isTables(value) && c == c.Root():
-			bad("unknown table [[%s]]%s", name, Meant(Nearest(key, commands)))
+			bad("unknown table [[%s]]%s", brief(name), hint{key, commands})
 		case slices.Contains(flags, key):
 			if below := tablesWith(c, at, key); c.HasSubCommands() {
 				bad("%s has no effect in [%s], which is no command: put it into %s", key, name[:len(name)-len(key)-1], strings.Join(below, ", "))
@@ -113,19 +155,43 @@ func (f *file) check(c *cobra.Command, at []string, table map[string]any) (errs 
 				bad("%v", err)
 			}
 		case c == c.Root():
-			bad("%s stands before the first table: put it into that of its command, %s", key, f.home(c, key))
+			bad("%s stands before the first table: put it into that of its command, %s", brief(key), home{f, c, key})
 		default:
-			bad("unknown setting %s of [%s]%s", key, strings.Join(at, "."), Meant(Nearest(key, flags)))
+			bad("unknown setting %s of [%s]%s", brief(key), strings.Join(at, "."), hint{key, flags})
 		}
 	}
-	return errs
+	return wrong
 }
 
-// home names the tables that a setting could be of.
-func (f *file) home(root *cobra.Command, key string) string {
-	tables := tablesWith(root, nil, key)
+// hint is meant of the names that are nearest to a key, once it is printed.
+type hint struct {
+	key   string
+	names []string
+}
+
+// String implements fmt.Stringer.
+func (h hint) String() string { return meant(nearest(h.key, h.names)) }
+
+// brief is a name as far as a message repeats it.
+func brief(name string) string {
+	if n := []rune(name); len(n) > maxShown {
+		return string(n[:maxShown]) + "..."
+	}
+	return name
+}
+
+// home names the tables that a setting could be of, once it is printed.
+type home struct {
+	file *file
+	root *cobra.Command
+	key  string
+}
+
+// String implements fmt.Stringer.
+func (h home) String() string {
+	tables := tablesWith(h.root, nil, h.key)
 	if len(tables) == 0 {
-		tables = []string{"[" + f.reader + "]"}
+		tables = []string{"[" + h.file.reader + "]"}
 	}
 	return strings.Join(tables, " or ")
 }
@@ -181,27 +247,45 @@ func borrows(c *cobra.Command) bool {
 	return !slices.ContainsFunc(c.Commands(), func(sub *cobra.Command) bool { return !borrows(sub) })
 }
 
+// index is where the tables and the keys of a file are, the first of each name.
+type index struct {
+	tables map[string]int    // by name
+	keys   map[[2]string]int // by the names of table and key
+	read   int               // lines that were looked at, each once
+}
+
+// indexOf reads a file once.
+func indexOf(text string) index {
+	x := index{map[string]int{}, map[[2]string]int{}, 0}
+	table := ""
+	for line := range strings.Lines(text) {
+		x.read++
+		line = strings.TrimSpace(line)
+		if name, ok := strings.CutPrefix(line, "["); ok {
+			name, _, _ = strings.Cut(name, "]")
+			table = strings.TrimSpace(strings.Trim(name, "["))
+			if x.tables[table] == 0 {
+				x.tables[table] = x.read
+			}
+		} else if name, _, ok := strings.Cut(line, "="); ok {
+			key := [2]string{table, strings.Trim(strings.TrimSpace(name), `"'`)}
+			if x.keys[key] == 0 {
+				x.keys[key] = x.read
+			}
+		}
+	}
+	return x
+}
+
 // lineOf is the line where a table has a key, 0 where it cannot be found: the table may
 // be written in another way than usual.
 func (f *file) lineOf(at []string, key string) int {
-	table, n := "", 0
-	want := strings.Join(at, ".")
-	for line := range strings.Lines(f.text) {
-		n++
-		line = strings.TrimSpace(line)
-		if name, ok := strings.CutPrefix(line, "["); ok {
-			table = strings.TrimSpace(strings.Trim(strings.SplitN(name, "]", 2)[0], "["))
-			if table == strings.Join(append(slices.Clone(at), key), ".") {
-				return n
-			}
-			continue
-		}
-		name, _, ok := strings.Cut(line, "=")
-		if ok && table == want && strings.Trim(strings.TrimSpace(name), `"'`) == key {
-			return n
-		}
+	table := f.lines.tables[strings.Join(append(slices.Clone(at), key), ".")]
+	line := f.lines.keys[[2]string{strings.Join(at, "."), key}]
+	if table == 0 || line > 0 && line < table {
+		return line
 	}
-	return 0
+	return table
 }
 
 // apply gives the flags of c the values of the file. Those that count only with others
@@ -239,7 +323,7 @@ func idle(c *cobra.Command, f *pflag.Flag) string {
 		return other != nil && other.Changed
 	}
 	for _, name := range f.Annotations[withoutNote] {
-		if with(name) && OriginOf(c.Flags().Lookup(name)) != FromFile {
+		if with(name) && originOf(c.Flags().Lookup(name)) != FromFile {
 			return "not with --" + name
 		}
 	}

@@ -2,6 +2,7 @@ package cmdline
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -79,6 +80,74 @@ func TestReadFileLooksAtWhatItOpened(t *testing.T) {
 	for _, null := range []string{os.DevNull, filepath.Join(dir, "null")} {
 		if b, err := ReadFile(null, 5, nil); err != nil || len(b) != 0 {
 			t.Errorf("%s: %q, %v", null, b, err)
+		}
+	}
+}
+
+// TestManyFaultsAreToldInShort: a file of which no line is right is looked through once,
+// and its first faults are told, in order.
+func TestManyFaultsAreToldInShort(t *testing.T) {
+	const keys = 10_000
+	var text strings.Builder
+	text.WriteString("[serve]\n")
+	for i := range keys {
+		fmt.Fprintf(&text, "k%d = 1\n", i)
+	}
+	dir := t.TempDir()
+	write := func(text string) Settings {
+		path := filepath.Join(dir, "config.toml")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return Settings{Path: path}
+	}
+	var v values
+	s := write(text.String())
+	serve, _ := Find(program(s, &v), []string{"serve"})
+	_, err := s.load(serve)
+	if err == nil {
+		t.Fatal("no error")
+	}
+	said := strings.Split(err.Error(), "\n")
+	if len(said) != maxFaults+1 || said[maxFaults] != fmt.Sprintf("%s: and %d more", s.Path, keys-maxFaults) {
+		t.Fatalf("%d lines, the last is %q", len(said), said[len(said)-1])
+	}
+	for i, line := range said[:maxFaults] {
+		if want := fmt.Sprintf("line %d: unknown setting k%d of [serve]", i+2, i); !strings.Contains(line, want) {
+			t.Errorf("%q, want %q", line, want)
+		}
+	}
+
+	// Each line is read once, and of what is wrong only what is told is thought about.
+	f := &file{path: s.Path, text: text.String(), lines: indexOf(text.String()), tables: map[string]any{}}
+	thought := 0
+	var wrong []suspect
+	for i := range keys {
+		wrong = append(wrong, suspect{f.lineOf([]string{"serve"}, fmt.Sprintf("k%d", i)), func() string { thought++; return "x" }})
+	}
+	if f.told(wrong) == nil || f.lines.read != keys+1 || thought != maxFaults || wrong[keys-1].line != keys+1 {
+		t.Errorf("%d lines were read, %d of %d faults thought about, the last in line %d", f.lines.read, thought, keys, wrong[keys-1].line)
+	}
+}
+
+// TestWhatAFileBeginsWith: the mark of UTF-8 is none of its text, another encoding is
+// named, and what is no file of settings is not read.
+func TestWhatAFileBeginsWith(t *testing.T) {
+	if v, _, err := applied(t, "\xef\xbb\xbf[serve]\nlisten = 'x'\n", nil, "serve"); err != nil || v.listen != "x" {
+		t.Errorf("%+v, %v", v, err)
+	}
+	long := strings.Repeat("k", 10_000)
+	for text, say := range map[string]string{
+		"\xef\xbb\xbf[serve]\nlistne = 'x'\n":         "line 2: unknown setting listne of [serve]: did you mean listen?",
+		"\xff\xfe[\x00s\x00]\x00":                     "it is in UTF-16: save it as UTF-8",
+		"\xfe\xff\x00[\x00s\x00]":                     "it is in UTF-16: save it as UTF-8",
+		strings.Repeat("[a]\n", maxEntries+1):         "more than 12000 values and tables",
+		"[serve]\n" + long + " = 1\n":                 "unknown setting " + long[:maxShown] + "... of [serve]",
+		"[serve]\nlisten = 'a'\n[[x]]\na=1\n[b]\nc=1": "line 5: unknown table [b]",
+	} {
+		_, _, err := applied(t, text, nil, "serve")
+		if err == nil || !strings.Contains(err.Error(), say) || len(err.Error()) > 1000 {
+			t.Errorf("%.20q: %.1000v, want %q", text, err, say)
 		}
 	}
 }

@@ -6,14 +6,14 @@ import (
 )
 
 // plainer is what Plain leaves out.
-type plainer struct{ packages, system, route *regexp.Regexp }
+type plainer struct{ packages, system, route, url *regexp.Regexp }
 
 // packages are the names that errors begin with: of the packages of this module that
 // name themselves so, which TestPackagesAreThoseOfTheModule finds, and "unix", as package
 // tcp calls its links over sockets.
 func packages() []string {
 	return []string{
-		"bridge", "calls", "cuda", "facts", "failover", "faultproxy", "front", "keys", "mem", "prefill", "rdma", "replay", "seal", "services",
+		"bridge", "calls", "cuda", "facts", "failover", "faultproxy", "front", "keys", "linkkeys", "mem", "prefill", "rdma", "replay", "seal", "services",
 		"session", "tcp", "transport", "unix", "verbs", "verify",
 	}
 }
@@ -24,12 +24,19 @@ func newPlainer() plainer {
 		packages: regexp.MustCompile(`(^|\n|[:;] )(?:(?:` + strings.Join(packages(), "|") + `): )+`),
 		system:   regexp.MustCompile(`\b(dial|read|write) (?:tcp|unix) (\S+): `),
 		route:    regexp.MustCompile(`\b([a-z]+ to (\S+)): dial (\S+): `),
+		url:      regexp.MustCompile(`\b([a-z]+://([^\s?]+)\?\S+) to ([^\s,]+?)(:? |:?\n|,|$)`),
 	}
 }
 
 // text returns the text for people.
 func (p plainer) text(s string) string {
 	s = p.packages.ReplaceAllString(s, "$1")
+	s = p.url.ReplaceAllStringFunc(s, func(match string) string { // a way whose name is its URL
+		if m := p.url.FindStringSubmatch(match); m[2] == m[3] {
+			return m[1] + m[4]
+		}
+		return match
+	})
 	s = p.system.ReplaceAllStringFunc(s, func(match string) string {
 		m := p.system.FindStringSubmatch(match)
 		if said := strings.Count(s, m[2]) > 1; m[1] != "dial" || said {

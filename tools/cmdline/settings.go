@@ -28,6 +28,7 @@ const (
 	withNote    = "cmdline/with"
 	withoutNote = "cmdline/without"
 	asNote      = "cmdline/as" // of a command
+	noNote      = "cmdline/no" // of a command
 )
 
 // Settings are values of flags besides those on the command line: of environment
@@ -82,6 +83,30 @@ func As(c *cobra.Command, command string) {
 	c.Annotations[asNote] = command
 }
 
+// WithoutSettings says that c, and every command below it, takes no settings: one that
+// says what is wrong must work whatever is wrong.
+func WithoutSettings(c *cobra.Command) {
+	if c.Annotations == nil {
+		c.Annotations = map[string]string{}
+	}
+	c.Annotations[noNote] = "settings"
+}
+
+// TakesSettings reports that c is a command whose flags settings may be for: one that runs,
+// of those that WithoutSettings does not name. The commands that package cobra adds take
+// none.
+func TakesSettings(c *cobra.Command) bool {
+	if c.HasSubCommands() || c.Name() == cobra.ShellCompRequestCmd || c.Name() == cobra.ShellCompNoDescRequestCmd {
+		return false
+	}
+	for ; c != nil; c = c.Parent() {
+		if c.Annotations[noNote] != "" {
+			return false
+		}
+	}
+	return true
+}
+
 // Lend gives c the flags of another command, with their values, but for some by name.
 func Lend(c, from *cobra.Command, but ...string) {
 	from.Flags().VisitAll(func(f *pflag.Flag) {
@@ -112,8 +137,8 @@ func annotate(c *cobra.Command, flags []string, note string, others []string) {
 	}
 }
 
-// OriginOf is where the value of a flag comes from, after Apply.
-func OriginOf(f *pflag.Flag) Origin {
+// originOf is where the value of a flag comes from, after Apply.
+func originOf(f *pflag.Flag) Origin {
 	switch note := f.Annotations[originNote]; {
 	case len(note) > 0:
 		return Origin(note[0])
@@ -155,7 +180,7 @@ func (s Settings) apply(c *cobra.Command) (*file, error) {
 func applyLine(c *cobra.Command) error {
 	var errs []error
 	settable(c, func(f *pflag.Flag) {
-		if !f.Changed || OriginOf(f) != FromLine || !isPath(f) {
+		if !f.Changed || originOf(f) != FromLine || !isPath(f) {
 			return
 		}
 		path, err := expand(f, f.Value.String())
@@ -198,7 +223,7 @@ func (s Settings) applyEnv(c *cobra.Command) error {
 		switch {
 		case !strings.HasPrefix(name, mine) || value == "" || f == nil && others[name]:
 		case f == nil:
-			errs = append(errs, fmt.Errorf("$%s: %s has no such flag%s", name, c.CommandPath(), Meant(s.similar(name, known))))
+			errs = append(errs, fmt.Errorf("$%s: %s has no such flag%s", name, c.CommandPath(), meant(s.similar(name, known))))
 		case !f.Changed:
 			values := []string{value}
 			if _, list := f.Value.(pflag.SliceValue); list {
@@ -219,7 +244,7 @@ func (s Settings) similar(name string, known map[string]*pflag.Flag) []string {
 		names = append(names, k)
 	}
 	slices.Sort(names)
-	near := Nearest(name, names)
+	near := nearest(name, names)
 	for i := range near {
 		near[i] = "$" + near[i]
 	}
@@ -289,7 +314,7 @@ func (s Settings) List(c *cobra.Command) ([]Setting, error) {
 		if f.Hidden {
 			return
 		}
-		x := Setting{Command: command, Flag: f.Name, Value: valueText(f), Origin: OriginOf(f), Variable: s.Variable(c, f.Name)}
+		x := Setting{Command: command, Flag: f.Name, Value: valueText(f), Origin: originOf(f), Variable: s.Variable(c, f.Name)}
 		if value, ok := table[f.Name]; ok && !f.Changed {
 			if values, err := texts(value); err == nil {
 				x.Value, x.Origin, x.Idle = strings.Join(values, ","), FromFile, idle(c, f)

@@ -110,7 +110,7 @@ func TestTheFirstOfFourCounts(t *testing.T) {
 		}
 		serve, _ := Find(root, []string{"serve"})
 		for name, want := range c.from {
-			if got := OriginOf(serve.Flags().Lookup(name)); got != want {
+			if got := originOf(serve.Flags().Lookup(name)); got != want {
 				t.Errorf("%v: --%s is from %s, want %s", c.args, name, got, want)
 			}
 		}

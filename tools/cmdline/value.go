@@ -219,7 +219,7 @@ func Home(path string) (string, error) {
 	case !strings.HasPrefix(first, "~"):
 		return path, nil
 	case first != "~":
-		return path, fmt.Errorf("%.*q: only ~/ stands for a home directory, this user's: write the whole path, or ./%s for a file of that name", maxShown, path, first)
+		return path, fmt.Errorf("%.*q: only ~/ stands for a home directory, this user's: write the whole path, or ./%s for a file of that name", maxShown, path, brief(path))
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
@@ -232,12 +232,13 @@ func Home(path string) (string, error) {
 // a text without quotes, a time, a truth. "" where it is something else.
 func (f *file) broken(root *cobra.Command, row int) string {
 	table, line, n := "", "", 0
+	header := regexp.MustCompile(`^\[\s*([^\[\]]+?)\s*\]`)
 	for l := range strings.Lines(f.text) {
 		n++
 		if line = strings.TrimSpace(l); n == row {
 			break
 		}
-		if m := regexp.MustCompile(`^\[\s*([^\[\]]+?)\s*\]`).FindStringSubmatch(line); m != nil {
+		if m := header.FindStringSubmatch(line); m != nil {
 			table = m[1]
 		}
 	}

@@ -59,10 +59,10 @@ func (f *Flags) Choose(ctx context.Context, given func(flag string) bool, proble
 	if errors.Is(err, keys.ErrNoIdentity) {
 		switch {
 		case wanted || exposed && f.Peer != "":
-			err = fmt.Errorf("%w in %s: make one with %s", keys.ErrNoIdentity, dir.Path, dir.Command("init"))
+			err = fmt.Errorf("%w in %s: make one with %s%s", keys.ErrNoIdentity, dir, dir.Command("init"), dir.elsewhere())
 		case f.Peer != "":
-			err = fmt.Errorf("--peer %.20s: %w in %s, so nobody can prove to be that peer: leave --peer out, which this address does not need, or make a key with %s",
-				f.Peer, keys.ErrNoIdentity, dir.Path, dir.Command("init"))
+			err = fmt.Errorf("--peer %.20s: %w in %s, so nobody can prove to be that peer: leave --peer out, which this address does not need, or make a key with %s%s",
+				f.Peer, keys.ErrNoIdentity, dir, dir.Command("init"), dir.elsewhere())
 		default:
 			return Choice{}, nil
 		}
@@ -70,7 +70,7 @@ func (f *Flags) Choose(ctx context.Context, given func(flag string) bool, proble
 	if err != nil {
 		return Choice{}, err
 	}
-	c := Choice{store, dir, f.Peer, suite, cmp.Or(f.Encrypt, EncryptOn)}
+	c := Choice{store, dir, f.Peer, suite, cmp.Or(f.Encrypt, encryptOn)}
 	if err := c.checkPeer(); err != nil {
 		return Choice{}, errors.Join(err, c.Close())
 	}
@@ -91,7 +91,7 @@ func (c Choice) checkPeer() error {
 	if len(name) > 20 { // a private key may have been pasted here: no more of it is repeated
 		name = "NAME"
 	}
-	return fmt.Errorf("--peer %.20s: %w in %s: %s names those that are there, %s adds one", c.Peer, keys.ErrUnknownPeer, c.Dir.Path,
+	return fmt.Errorf("--peer %.20s: %w in %s: %s names those that are there, %s adds one", c.Peer, keys.ErrUnknownPeer, c.Dir,
 		c.Dir.Command("list"), c.Dir.Command("pair "+name+" KEY"))
 }
 
@@ -108,7 +108,7 @@ func (c Choice) Text() string {
 	if c.Store == nil {
 		return ""
 	}
-	return "keys of " + c.Dir.Path + ", encrypt " + c.Encrypt
+	return "keys of " + c.Dir.String() + ", encrypt " + c.Encrypt
 }
 
 // Warnings are what a user should know before the link is opened. listens says

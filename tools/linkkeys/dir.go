@@ -1,10 +1,12 @@
 package linkkeys
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
 
+	"pdlink/tools/cmdline"
 	"pdlink/transport/keys"
 )
 
@@ -12,28 +14,53 @@ import (
 // does.
 const Env = "PDLINK_KEYS"
 
+// otherEnv is what Env is taken to be called, since the flag of `pdlink keys` is --dir.
+const otherEnv = Env + "_DIR"
+
+// ErrVariable is returned where an environment variable would be passed over that was
+// meant to name the directory.
+var ErrVariable = errors.New("linkkeys: no such variable")
+
 // Dir is a directory of keys and how a command line came by it.
 type Dir struct {
 	Path string
 
 	// Named says that a flag named it: other commands need that flag too.
 	Named bool
+
+	env bool // $PDLINK_KEYS named it
 }
 
 // DirOf returns the directory that a flag's value means: itself, else $PDLINK_KEYS,
-// else keys.DefaultDir. It fails where the system has no such place.
+// else keys.DefaultDir. ~/ at its beginning is this user's home directory. It fails where
+// the system has no such place, and with ErrVariable for a variable that has another name.
 func DirOf(flag string) (Dir, error) {
 	if flag != "" {
-		return Dir{flag, true}, nil
+		return Dir{Path: flag, Named: true}, nil
 	}
 	if dir := os.Getenv(Env); dir != "" {
-		return Dir{Path: dir}, nil
+		path, err := cmdline.Home(dir)
+		if err != nil {
+			return Dir{}, fmt.Errorf("$%s: %w", Env, err)
+		}
+		return Dir{Path: path, env: true}, nil
+	}
+	if os.Getenv(otherEnv) != "" {
+		return Dir{}, fmt.Errorf("%w: $%s: the directory of keys is $%s", ErrVariable, otherEnv, Env)
 	}
 	dir, err := keys.DefaultDir()
 	if err != nil {
 		return Dir{}, fmt.Errorf("%w: name a directory with $%s", err, Env)
 	}
 	return Dir{Path: dir}, nil
+}
+
+// String is the directory for a message, with the variable that named it.
+func (d Dir) String() string {
+	if d.env {
+		return d.Path + " ($" + Env + ")"
+	}
+	return d.Path
 }
 
 // Command is a command line of `pdlink keys` for the directory, in quotes for a
@@ -52,6 +79,14 @@ func (d Dir) Flag() string {
 		return ""
 	}
 	return " --dir " + keys.ShellPath(d.Path)
+}
+
+// elsewhere says how keys in another directory are named, where nobody named one.
+func (d Dir) elsewhere() string {
+	if d.Named || d.env {
+		return ""
+	}
+	return ", or name the directory of one with --keys or $" + Env
 }
 
 // nameless is what a host is called whose name cannot be had or used.

@@ -12,13 +12,13 @@ import (
 
 // The values of --encrypt.
 const (
-	EncryptOn  = "on"
-	Encrypt256 = "256"
+	encryptOn  = "on"
+	encrypt256 = "256"
 	EncryptOff = "off"
 )
 
 // encryptValues are the values of --encrypt, the default first.
-func encryptValues() []string { return []string{EncryptOn, Encrypt256, EncryptOff} }
+func encryptValues() []string { return []string{encryptOn, encrypt256, EncryptOff} }
 
 // Flags are what a command line says of keys. The zero value leaves all to
 // Choose.
@@ -36,7 +36,7 @@ func Names() []string { return []string{"keys", "peer", "encrypt"} }
 func (f *Flags) Register(c *cobra.Command, dials bool) {
 	fl := c.Flags()
 	fl.StringVar(&f.Dir, "keys", "", "prove who this host is and seal the data, with the keys in `DIR` (default: when the address is not loopback, "+
-		"those in $"+Env+" or the user's configuration directory)")
+		"those in $"+Env+", else in pdlink of the user's configuration directory)")
 	f.RegisterEncrypt(c)
 	if dials {
 		fl.StringVar(&f.Peer, "peer", "", "with keys: only the peer called `NAME` will do (default: any that is paired)")
@@ -49,7 +49,7 @@ func (f *Flags) Register(c *cobra.Command, dials bool) {
 
 // RegisterEncrypt adds --encrypt alone.
 func (f *Flags) RegisterEncrypt(c *cobra.Command) {
-	c.Flags().StringVar(&f.Encrypt, "encrypt", EncryptOn, "with keys: on, 256 (longer keys) or off, `HOW` data is sealed; off counts only where both ends say so, for a cable")
+	c.Flags().StringVar(&f.Encrypt, "encrypt", encryptOn, "with keys: on, 256 (longer keys) or off, `HOW` data is sealed; off counts only where both ends say so, for a cable")
 	must(c.RegisterFlagCompletionFunc("encrypt", cobra.FixedCompletions(encryptValues(), cobra.ShellCompDirectiveNoFileComp)))
 }
 
@@ -67,9 +67,9 @@ func (f *Flags) Check() error {
 // suite is what --encrypt means.
 func (f *Flags) suite() (seal.Suite, error) {
 	switch f.Encrypt {
-	case "", EncryptOn:
+	case "", encryptOn:
 		return seal.AES128GCM, nil
-	case Encrypt256:
+	case encrypt256:
 		return seal.AES256GCM, nil
 	case EncryptOff:
 		return seal.Clear, nil

@@ -16,7 +16,7 @@ func Refused(err error) bool {
 }
 
 // dirHint says how the keys of a directory are asked for.
-const dirHint = "; with --keys DIR the keys in a directory are used"
+const dirHint = "; with --keys DIR, or $" + Env + ", the keys in a directory are used"
 
 // hint is what a user should do, or know besides, about an error of Dial or Listen, or
 // about a peer that a listener turned away, that has to do with keys; "" if there is

@@ -32,17 +32,34 @@ func TestDirOf(t *testing.T) {
 		want      Dir
 		command   string
 	}{
-		{"", "", Dir{usual, false}, "`pdlink keys show`"},
-		{"", "/e", Dir{"/e", false}, "`pdlink keys show`"},
-		{"/f", "/e", Dir{"/f", true}, "`pdlink keys show --dir /f`"},
-		{"/f g/$(h)", "", Dir{"/f g/$(h)", true}, "`pdlink keys show --dir '/f g/$(h)'`"},
+		{"", "", Dir{usual, false, false}, "`pdlink keys show`"},
+		{"", "/e", Dir{"/e", false, true}, "`pdlink keys show`"},
+		{"", "~/e", Dir{"/home/somebody/e", false, true}, "`pdlink keys show`"},
+		{"/f", "/e", Dir{"/f", true, false}, "`pdlink keys show --dir /f`"},
+		{"/f g/$(h)", "", Dir{"/f g/$(h)", true, false}, "`pdlink keys show --dir '/f g/$(h)'`"},
 	} {
 		t.Setenv(Env, c.env)
 		if d, err := DirOf(c.flag); err != nil || d != c.want || d.Command("show") != c.command {
 			t.Errorf("%q, %q: %+v, %v, %s", c.flag, c.env, d, err, d.Command("show"))
 		}
 	}
+	t.Setenv(Env, "~ada/e")
+	if _, err := DirOf(""); err == nil || !strings.Contains(err.Error(), "$PDLINK_KEYS: ") {
+		t.Errorf("somebody else's home: %v", err)
+	}
+	t.Setenv("PDLINK_KEYS_DIR", "/d")
+	t.Setenv(Env, "/e")
+	if d, err := DirOf(""); err != nil || d.String() != "/e ($PDLINK_KEYS)" {
+		t.Errorf("both names: %v, %v", d, err)
+	}
 	t.Setenv(Env, "")
+	if _, err := DirOf(""); !errors.Is(err, ErrVariable) || !strings.Contains(err.Error(), "$PDLINK_KEYS_DIR: the directory of keys is $PDLINK_KEYS") {
+		t.Errorf("a name that there is not: %v", err)
+	}
+	if d, err := DirOf("/f"); err != nil || d.Path != "/f" {
+		t.Errorf("a flag counts first: %v, %v", d, err)
+	}
+	t.Setenv("PDLINK_KEYS_DIR", "")
 	t.Setenv("HOME", "")
 	if d, err := DirOf(""); err == nil || !strings.Contains(err.Error(), "$"+Env) {
 		t.Errorf("%+v, %v", d, err)
@@ -232,9 +249,9 @@ func TestExplain(t *testing.T) {
 		{"revoked", named, insecure(fmt.Errorf("%w: %w", keys.ErrRevoked, keys.ErrUnknownPeer)), true, ""},
 		{"no keys there", found, insecure(keys.ErrNoKeys), true, "`pdlink keys pair` on both, and start it with keys"},
 		{"no keys there, --keys", named, insecure(keys.ErrNoKeys), true, "; on this host commands need --dir " + ours},
-		{"no keys here", Choice{}, insecure(keys.ErrKeysWanted), false, "and use the keys here; with --keys DIR the keys in a directory are used"},
-		{"not loopback", Choice{}, insecure(keys.ErrExposed), false, "through an ssh tunnel; with --keys DIR the keys in a directory are used"},
-		{"another user's socket", Choice{}, insecure(errors.New("user 7")), false, "; with --keys DIR the keys in a directory are used"},
+		{"no keys here", Choice{}, insecure(keys.ErrKeysWanted), false, "and use the keys here; with --keys DIR, or $PDLINK_KEYS, the keys in a directory are used"},
+		{"not loopback", Choice{}, insecure(keys.ErrExposed), false, "through an ssh tunnel; with --keys DIR, or $PDLINK_KEYS, the keys in a directory are used"},
+		{"another user's socket", Choice{}, insecure(errors.New("user 7")), false, "; with --keys DIR, or $PDLINK_KEYS, the keys in a directory are used"},
 		{"something else", named, errors.New("refused"), false, ""},
 	} {
 		got := c.choice.Explain(c.err)

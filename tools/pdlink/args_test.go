@@ -98,8 +98,9 @@ func TestUselessCasesAreToldBeforeTheJob(t *testing.T) {
 			t.Fatal(err)
 		}
 		status, out, errOut := cli(t, "replay", dir, "--to", "tcp://127.0.0.1:1", "--json")
-		if status != exitUsage || !strings.Contains(errOut, name) || out != "" {
-			t.Errorf("%s: status %d: %s%s", name, status, out, errOut)
+		var res replayResult
+		if err := json.Unmarshal([]byte(out), &res); err != nil || status != exitUsage || !strings.Contains(errOut, name) || res.State != stateFailed || !strings.Contains(res.Reason, name) {
+			t.Errorf("%s: status %d, %v: %s%s", name, status, err, out, errOut)
 		}
 	}
 }

@@ -98,7 +98,7 @@ func loadCase(arg string) (c *replay.Case, release func(), err error) {
 		if !slices.Contains(bundledArgs(), arg) {
 			return nil, release, fmt.Errorf("no case %q is bundled, only %s", arg, listText(bundledArgs()))
 		}
-		temp, err := os.MkdirTemp("", "pdlink-case-")
+		temp, err := makeTemp("pdlink-case-")
 		if err != nil {
 			return nil, release, err
 		}
@@ -111,6 +111,27 @@ func loadCase(arg string) (c *replay.Case, release func(), err error) {
 	}
 	c, err = replay.Load(dir)
 	return c, release, err
+}
+
+// makeTemp makes a directory for what is needed for a moment. Its error is the user's to
+// mend.
+func makeTemp(pattern string) (string, error) {
+	dir, err := os.MkdirTemp("", pattern)
+	if err != nil {
+		return "", fmt.Errorf("make a temporary directory in %s: %w: set $TMPDIR to a directory that this user can write", os.TempDir(), err)
+	}
+	return dir, nil
+}
+
+// maxWorkers bounds --workers: the kernels take no more.
+const maxWorkers = 1024
+
+// checkWorkers looks at --workers.
+func checkWorkers(n int) error {
+	if n < 0 || n > maxWorkers {
+		return fmt.Errorf("--workers %d: want 1 to %d, or 0 for one for each core", n, maxWorkers)
+	}
+	return nil
 }
 
 // checkCaseDir says what is wrong with a directory that holds no case.

@@ -57,7 +57,7 @@ func (f *configFlags) register(root *cobra.Command) {
 	root.PersistentFlags().StringVar(&f.path, "config", "", "read settings from `FILE` (default: $"+configEnv+", else pdlink/config.toml in the user's configuration directory)")
 	must(root.MarkPersistentFlagFilename("config", "toml"))
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
-		if !configurable(c) {
+		if !cmdline.TakesSettings(c) {
 			return nil
 		}
 		s, err := f.settings(flagsOf(c))
@@ -84,17 +84,6 @@ func (f *configFlags) tell(commands ...*cobra.Command) {
 			return err
 		}
 	}
-}
-
-// configurable reports that a command's flags may come from elsewhere. Those that say
-// what is wrong must work whatever is wrong.
-func configurable(c *cobra.Command) bool {
-	words := strings.Fields(c.CommandPath())
-	switch words[min(1, len(words)-1)] {
-	case "completion", "help", "version", "config", "doctor", "pdlink", cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd:
-		return false
-	}
-	return !c.HasSubCommands()
 }
 
 // settings are what a command line means.
@@ -155,6 +144,7 @@ func newConfig(std streams, f *configFlags, look checks) *cobra.Command {
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(newConfigShow(std, f, look))
+	cmdline.WithoutSettings(c)
 	return c
 }
 
@@ -190,7 +180,7 @@ these is warned of: for what no command line adds.
 		ValidArgsFunction: func(c *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
 			about, rest := cmdline.Find(c.Root(), args)
 			for _, sub := range about.Commands() {
-				if len(rest) == 0 && (sub.HasSubCommands() || configurable(sub)) {
+				if len(rest) == 0 && (sub.HasSubCommands() || cmdline.TakesSettings(sub)) {
 					names = append(names, cobra.CompletionWithDesc(sub.Name(), sub.Short))
 				}
 			}
@@ -223,7 +213,7 @@ func showConfig(std streams, root *cobra.Command, s cmdline.Settings, args []str
 		switch {
 		case len(rest) > 0:
 			return group(c, rest)
-		case !configurable(c):
+		case !cmdline.TakesSettings(c):
 			return errors.New(c.CommandPath() + " takes no settings: name one of the commands below it, or another one")
 		}
 		list, err := s.List(c)

@@ -165,7 +165,7 @@ func TestEveryFlagMayBeConfigured(t *testing.T) {
 	seen := map[string]string{}
 	s := cmdline.Settings{Prefix: envPrefix}
 	commands(newRoot(newStreams(&output{}, &output{})), func(c *cobra.Command) {
-		if !configurable(c) {
+		if !cmdline.TakesSettings(c) {
 			return
 		}
 		list, err := s.List(c)

@@ -166,7 +166,7 @@ func (f *decodeFlags) run(ctx context.Context, std streams, u linkURL, g given) 
 	j := newJournal(std)
 	defer j.close()
 	var o linkOptions
-	o.reject = func(remote string, err error) { j.dropped(remote, o.keys.Explain(err)) }
+	o.reject = j.rejects(&o.keys)
 	o.tellChoice(j.say)
 	o.session.RecvRing = ring
 	o.keys, err = f.keys.Choose(ctx, g, func(err error) { j.warn("peers are not as they should be", err) }, u.place())

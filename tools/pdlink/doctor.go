@@ -166,9 +166,18 @@ func (x *examination) say(f finding) {
 	x.std.printf("%s  %-9s  %s%s\n", x.std.paint(word, paint), f.Check, f.Text, cure)
 }
 
-// newDoctor makes the command. The commands that it looks at, with what their flags are
-// for, lend it their flags.
-func newDoctor(std streams, config *configFlags, decode *decodeFlags, decodes *cobra.Command, prefill *prefillFlags, prefills *cobra.Command) *cobra.Command {
+// patients are the commands that doctor looks at, with what their flags are for: they
+// lend it their flags.
+type patients struct {
+	config   *configFlags
+	decode   *decodeFlags
+	decodes  *cobra.Command // whose flags are in decode
+	prefill  *prefillFlags
+	prefills *cobra.Command // whose flags are in prefill
+}
+
+// newDoctor makes the command.
+func newDoctor(std streams, p patients) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "say what keeps a host from doing its part, and what to do",
@@ -176,7 +185,8 @@ func newDoctor(std streams, config *configFlags, decode *decodeFlags, decodes *c
 		Args:  group,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(newDoctorDecode(std, config, decode, decodes), newDoctorPrefill(std, config, prefill, prefills), newDoctorRDMA(std))
+	c.AddCommand(newDoctorDecode(std, p), newDoctorPrefill(std, p), newDoctorRDMA(std))
+	cmdline.WithoutSettings(c) // it asks for them itself, and says what is wrong with them
 	return c
 }
 

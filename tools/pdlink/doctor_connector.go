@@ -34,12 +34,12 @@ func (d *prefillDoctor) lookConnector(ctx context.Context) []finding {
 	server, err := prefill.Listen(ctx, o)
 	if errors.Is(err, prefill.ErrInUse) && !isFile(d.f.socket) {
 		d.busy = true
-		return []finding{good("a pdlink prefill runs and has %s: it says itself whether workers are connected, and compares what they have loaded", d.f.socket)}
+		return []finding{good("a pdlink prefill runs and has %s: it says itself whether workers are connected, and tells the decode host what they have loaded", d.f.socket)}
 	}
 	if err != nil {
 		return []finding{bad(err.Error(), socketCure(d.f.socket, err))}
 	}
-	defer server.Close() //nolint:errcheck // nothing is under way
+	defer server.Close() // nothing is under way
 	d.await(ctx, server)
 	for len(faults) > 0 {
 		refused = append(refused, (<-faults).Error())

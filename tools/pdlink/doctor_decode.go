@@ -18,8 +18,8 @@ import (
 	"pdlink/transport/keys"
 )
 
-func newDoctorDecode(std streams, config *configFlags, f *decodeFlags, from *cobra.Command) *cobra.Command {
-	var load string
+func newDoctorDecode(std streams, p patients) *cobra.Command {
+	f, from, load := p.decode, p.decodes, ""
 	c := &cobra.Command{
 		Use:   "decode {--store DIR | --decoder URL}",
 		Short: "look at a decoder's host",
@@ -35,7 +35,7 @@ loads a model, which stays loaded; nothing is generated.
   pdlink doctor decode --decoder http://127.0.0.1:8000 --load Qwen3-32B-8bit`,
 		Args: wants(0),
 	}
-	settle := borrow(c, from, config)
+	settle := borrow(c, from, p.config)
 	c.Flags().StringVar(&load, "load", "", "have the decoder load the model `ID` and look at it: without it those that are loaded are looked at")
 	c.RunE = func(*cobra.Command, []string) error {
 		if err := settle(); err != nil {

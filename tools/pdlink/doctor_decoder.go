@@ -34,7 +34,7 @@ func fetch(ctx context.Context, u, key string) (status int, data []byte, h http.
 	if err != nil {
 		return 0, nil, nil, err
 	}
-	defer resp.Body.Close() //nolint:errcheck // it was read, or its error is returned
+	defer resp.Body.Close() // it was read, or its error is returned
 	data, err = io.ReadAll(io.LimitReader(resp.Body, maxDoctorAnswer))
 	return resp.StatusCode, data, resp.Header, err
 }

@@ -76,7 +76,7 @@ func lookRoute(ctx context.Context, u linkURL) []finding {
 	if err != nil {
 		return []finding{bad(fmt.Sprintf("there is no way to %s: %v", u.addr, err), wayCure(host, err))}
 	}
-	defer c.Close() //nolint:errcheck // nothing was sent
+	defer c.Close() // nothing was sent
 	local, err := netip.ParseAddrPort(c.LocalAddr().String())
 	if err != nil {
 		return nil

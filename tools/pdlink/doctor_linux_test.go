@@ -184,7 +184,9 @@ func TestDoctorBesideASidecar(t *testing.T) {
 	workersFor(t, socket, engineFacts(t, same))
 	sidecar.await(t, "it is ready", func() bool { return len(sidecar.out.events("ready")) == 1 })
 	found := doctor(t, exitOK, args...)
-	if !has(found, "connector", levelOK, "a pdlink prefill runs") || !has(found, "match", levelWarn, "or stop pdlink prefill while doctor looks") {
+	if !has(found, "connector", levelOK, "a pdlink prefill runs") || !has(found, "match", levelWarn, "were not compared by doctor") ||
+		!has(found, "match", levelWarn, "or stop pdlink prefill while doctor looks") || !has(found, "match", levelOK, "tiny-qwen3: the decoder has loaded a model of this id") ||
+		!has(found, "match", levelOK, "the decode host runs pdlink") {
 		t.Errorf("%+v", found)
 	}
 	if n := len(sidecar.out.events("waiting")); sidecar.ended() || n > 1 {
@@ -289,7 +291,17 @@ func TestDoctorPorts(t *testing.T) {
 	keyed := start(t, "decode", "--json", "--listen", "tcp://127.0.0.1:0", "--keys", mac, "--discard")
 	keyed.await(t, "it listens", func() bool { return len(keyed.out.events("listening")) == 1 })
 	found = doctor(t, exitOK, "decode", "--discard", "--keys", mac, "--listen", eventsOf[listening](t, keyed, "listening")[0].Listen)
-	if !has(found, "listen", levelOK, "in use by a pdlink that runs") || !has(found, "keys", levelOK, "peers: spark") {
+	if !has(found, "listen", levelOK, "in use by a pdlink that runs, with the key of "+mac) || !has(found, "keys", levelOK, "peers: spark") {
+		t.Errorf("%+v", found)
+	}
+	keyed.await(t, "it says who looked", func() bool {
+		return strings.Contains(keyed.err.String(), "has this host's own key: `pdlink doctor` looked")
+	})
+	if said := keyed.err.String(); strings.Contains(said, "warning") {
+		t.Errorf("the doctor was taken for a peer that lacks something: %s", said)
+	}
+	found = doctor(t, exitOK, "decode", "--discard", "--keys", mac, "--listen", door.Listen)
+	if !has(found, "listen", levelWarn, "runs without keys") {
 		t.Errorf("%+v", found)
 	}
 }

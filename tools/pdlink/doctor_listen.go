@@ -35,11 +35,38 @@ func (d *decodeDoctor) lookListen(ctx context.Context) (found []finding) {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return append(found, bad(fmt.Sprintf("%s: %v", d.url, err), listenCure("listen", d.url.addr, err)))
 	}
+	if met, ok := d.meetings(ctx); ok {
+		return append(found, met)
+	}
 	err = d.meet(ctx)
 	if err == nil {
 		return append(found, good("%s is in use by a pdlink that runs", d.url))
 	}
 	return append(found, bad(fmt.Sprintf("%s is in use by something else (%v)", d.url, err), listenCure("listen", d.url.addr, syscall.EADDRINUSE)))
+}
+
+// meetings is the finding on one that listens at the address and uses keys, where keys
+// are used here; false where there is none, or it uses none. Its log has no warning of
+// that where its keys are these.
+func (d *decodeDoctor) meetings(ctx context.Context) (f finding, ok bool) {
+	if d.keys.Store == nil {
+		return f, false
+	}
+	network := "tcp"
+	if d.url.scheme == schemeUnix {
+		network = "unix"
+	}
+	switch err := d.keys.Meet(ctx, network, d.url.addr); {
+	case err == nil:
+		return good("%s is in use by a pdlink that runs, with the key of %s", d.url, d.keys.Dir.Path), true
+	case errors.Is(err, keys.ErrNoKeys):
+		return doubt(fmt.Sprintf("%s is in use by a pdlink that runs without keys, and there are keys in %s", d.url, d.keys.Dir.Path),
+			"start it again, so that it uses them"), true
+	case errors.Is(err, linkkeys.ErrOtherKey):
+		return doubt(fmt.Sprintf("%s is in use by a pdlink that runs with another key than that of %s", d.url, d.keys.Dir.Path),
+			"start it again if the key was replaced since; else give doctor its --keys"), true
+	}
+	return f, false
 }
 
 // meet reports why the one that listens at the address is no pdlink.
@@ -61,6 +88,9 @@ func (d *decodeDoctor) meet(ctx context.Context) error {
 
 // listenSocket looks whether a Unix socket can be made, or who has it.
 func (d *decodeDoctor) listenSocket(ctx context.Context) []finding {
+	if met, ok := d.meetings(ctx); ok {
+		return []finding{met}
+	}
 	if d.meet(ctx) == nil {
 		return []finding{good("%s is in use by a pdlink that runs", d.url)}
 	}

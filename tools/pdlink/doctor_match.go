@@ -38,7 +38,7 @@ func noteFindings(ctx context.Context, weights string) []finding {
 	if err != nil {
 		return []finding{bad(err.Error(), "let this user read it")}
 	}
-	defer f.Close() //nolint:errcheck // it was read
+	defer f.Close() // it was read
 	h := sha256.New()
 	if _, err := io.Copy(h, heedful{ctx, f}); ctx.Err() != nil {
 		return []finding{doubt(fmt.Sprintf("%s was not read to its end in time, so it was not held against what was exported", weights), "look again once nothing else reads from that disk")}
@@ -79,14 +79,13 @@ func (d *prefillDoctor) lookMatch(ctx context.Context) []finding {
 		return []finding{bad(fmt.Sprintf("the decode host was asked and does not answer: %v", err), "see the log of `pdlink decode`")}
 	}
 	d.seen = &o
-	if d.loaded == nil {
-		cure := "mend what keeps the engine's workers away, see connector"
-		if d.busy {
-			cure = "read the log of `pdlink decode`, which compares them, or stop pdlink prefill while doctor looks"
-		}
-		return []finding{doubt("what the engine has loaded is not known here, so nothing was compared", cure)}
+	found := d.buildFindings(o)
+	switch {
+	case d.loaded == nil && d.busy:
+		return append(found, d.besideFindings(o)...)
+	case d.loaded == nil:
+		return append(found, doubt("what the engine has loaded is not known here, so nothing was compared", "mend what keeps the engine's workers away, see connector"))
 	}
-	var found []finding
 	for _, model := range d.models {
 		m := o.Models[model]
 		switch {
@@ -103,6 +102,30 @@ func (d *prefillDoctor) lookMatch(ctx context.Context) []finding {
 		}
 	}
 	return found
+}
+
+// buildFindings compares the releases of the two hosts.
+func (d *prefillDoctor) buildFindings(o calls.Opinion) []finding {
+	switch mine := thisBuild().Version; {
+	case o.Build == "":
+		return nil
+	case o.Build != mine:
+		return []finding{doubt(fmt.Sprintf("the decode host runs pdlink %s, and this is %s", o.Build, mine), "install the same release on both hosts, unless you are just about to")}
+	}
+	return []finding{good("the decode host runs pdlink %s, as this host", o.Build)}
+}
+
+// besideFindings is what can be said beside a pdlink prefill that runs: the decode host
+// is asked about the models by their ids, and what was not compared is named, with where
+// it was and how to have it looked at here.
+func (d *prefillDoctor) besideFindings(o calls.Opinion) (found []finding) {
+	for _, model := range d.models {
+		if o.Models[model].Known {
+			found = append(found, good("%s: the decoder has loaded a model of this id", model))
+		}
+	}
+	return append(found, doubt("what the engine has loaded the pdlink prefill knows that runs here: layers, data type, rotation, weights and tokenizer were not compared by doctor",
+		"read the lines \"prefill host "+d.f.name+"\" in the log of `pdlink decode`, which compared them when it connected; or stop pdlink prefill while doctor looks (`sudo systemctl stop pdlink-prefill`), and start it again"))
 }
 
 // ask opens a probe and returns the answer.

@@ -18,7 +18,8 @@ import (
 	"pdlink/transport"
 )
 
-func newDoctorPrefill(std streams, config *configFlags, f *prefillFlags, from *cobra.Command) *cobra.Command {
+func newDoctorPrefill(std streams, p patients) *cobra.Command {
+	f, from := p.prefill, p.prefills
 	c := &cobra.Command{
 		Use:   "prefill --to URL",
 		Short: "look at a prefill host",
@@ -28,13 +29,14 @@ whether what the engine has loaded is the decoder's model.
 
 While no pdlink prefill runs here it takes that one's place at the socket for up to 3
 seconds: the engine's workers look for one twice a second, and say what they have loaded.
-One that is started meanwhile finds the socket in use.
+One that is started meanwhile finds the socket in use. Beside a pdlink prefill that runs
+it looks at all but that, and says what it did not compare and where that was compared.
 
 ` + statusText,
 		Example: `  pdlink doctor prefill --to tcp://10.0.0.5:7411 --model Qwen3-32B-8bit=Qwen/Qwen3-32B`,
 		Args:    wants(0),
 	}
-	settle := borrow(c, from, config)
+	settle := borrow(c, from, p.config)
 	c.RunE = func(*cobra.Command, []string) error {
 		if err := settle(); err != nil {
 			return err
@@ -154,7 +156,7 @@ func (d *prefillDoctor) lookEngine(ctx context.Context) (found []finding) {
 		return []finding{good("another host of group %s asks it", d.f.group)}
 	}
 	engine := prefill.NewVLLM(d.f.engineURL, os.Getenv(engineKeyEnv))
-	defer engine.Close() //nolint:errcheck // it cannot fail
+	defer engine.Close() // it cannot fail
 	d.service.Engine = engine
 	served, err := engine.Models(ctx)
 	if err != nil {
@@ -251,7 +253,7 @@ func (d *prefillDoctor) lookWeights(ctx context.Context) []finding {
 	if err != nil {
 		return []finding{bad(err.Error(), "export them again: `pdlink-vllm weights export CHECKPOINT --out FILE.safetensors`")}
 	}
-	defer p.Weights.Close() //nolint:errcheck // it was read
+	defer p.Weights.Close() // it was read
 	if d.made, err = p.Facts(); err != nil {
 		return []finding{bad(err.Error(), "export them again: `pdlink-vllm weights export CHECKPOINT --out FILE.safetensors`")}
 	}

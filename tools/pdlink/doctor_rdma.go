@@ -18,9 +18,10 @@ const doctorRDMALong = `rdma looks at what rdma:// links need on this host: the 
 the right to open them, ports, addresses, packet sizes, the slot of the card, memory
 that may be locked. It registers some memory for a moment and changes nothing.
 
-ADDR is an address of this host or of its peer, IFACE a network interface of this host:
-then it says what a connection there would use, and looks at the way in particular.
-Without one it looks at all ports.
+ADDR is an address of this host or of its peer, alone or as in the URL of a link, IFACE a
+network interface of this host: then it says what a connection there would use, and looks
+at the way in particular. Without one it looks at all ports. --device, or ?device= of such
+a URL, leaves only that device.
 
 ` + statusText
 
@@ -33,6 +34,7 @@ func newDoctorRDMA(std streams) *cobra.Command {
 		Long:  doctorRDMALong,
 		Example: `  pdlink doctor rdma
   pdlink doctor rdma 10.0.0.5
+  pdlink doctor rdma rdma://10.0.0.5:7411?device=mlx5_0:1
   pdlink doctor rdma enp1s0f0np0 --json`,
 		Args:              wants(0, "ADDR or IFACE"),
 		ValidArgsFunction: completeInterface,
@@ -40,14 +42,21 @@ func newDoctorRDMA(std streams) *cobra.Command {
 	c.Flags().StringVar(&device, "device", "", "look at the device `NAME` or NAME:PORT only")
 	c.Flags().BoolVar(&asJSON, "json", false, "print findings as JSON, one a line")
 	c.RunE = func(_ *cobra.Command, args []string) error {
-		link := rdma.New(rdma.Options{Device: device})
-		d := &rdmaDoctor{host: rdmaHost{
-			root: "/", survey: link.Survey, choose: link.ChoiceFor, neighbour: rdma.Neighbour, counters: rdma.ReadCounters,
-		}}
+		if err := flagsOf(c).filled(map[string]string{"device": device}); err != nil {
+			return err
+		}
+		d := &rdmaDoctor{device: device}
 		if len(args) > 0 {
 			if err := d.aim(c.Context(), args[0]); err != nil {
 				return err
 			}
+		}
+		d.host = rdmaHost{
+			root: "/", survey: rdma.New(rdma.Options{}).Survey, choose: rdma.New(rdma.Options{Device: d.device}).ChoiceFor,
+			neighbour: rdma.Neighbour, counters: rdma.ReadCounters,
+		}
+		if err := d.refuse(c.Context()); err != nil {
+			return err
 		}
 		return examine(c.Context(), std, asJSON, d, d.checks())
 	}
@@ -87,7 +96,10 @@ type rdmaDoctor struct {
 	peer  netip.Addr
 	way   int // MTU that the kernel knows of the way to peer; 0: it does not
 
-	survey rdma.Survey
+	device string // NAME or NAME:PORT that alone is looked at; "": all
+
+	survey rdma.Survey  // of the device, or of all
+	looked bool         // survey was made
 	chosen []chosenPort // ports that connections would use
 }
 
@@ -128,16 +140,10 @@ func (d *rdmaDoctor) aim(ctx context.Context, text string) error {
 		d.iface = i.Name
 		return nil
 	}
-	_, host, has := strings.Cut(text, "://")
-	if !has {
-		host = text
+	host, err := d.hostOf(text)
+	if err != nil {
+		return err
 	}
-	host, _, _ = strings.Cut(host, "?")
-	host = strings.TrimSuffix(host, "/")
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	host = strings.Trim(host, "[]")
 	ip, err := netip.ParseAddr(host)
 	if err != nil {
 		list, lerr := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
@@ -161,7 +167,7 @@ func (d *rdmaDoctor) route(ctx context.Context) error {
 	if err != nil {
 		return failed(fmt.Errorf("there is no way to %v: %w", d.peer, err))
 	}
-	defer c.Close() //nolint:errcheck // nothing was sent
+	defer c.Close() // nothing was sent
 	local, err := netip.ParseAddrPort(c.LocalAddr().String())
 	if err != nil {
 		return failed(err)
@@ -178,7 +184,9 @@ func (d *rdmaDoctor) aimed() bool { return d.iface != "" || d.local.IsValid() }
 
 // lookLibrary looks for the library of verbs.
 func (d *rdmaDoctor) lookLibrary(context.Context) []finding {
-	d.survey = d.host.survey(trialMemory)
+	if !d.looked {
+		d.survey, d.looked = d.host.survey(trialMemory), true
+	}
 	if err := d.survey.Library; err != nil {
 		return []finding{bad(reason(err), libraryCure)}
 	}

@@ -258,3 +258,49 @@ func TestDoctorRDMACommand(t *testing.T) {
 		t.Fatalf("these tests take loopback for the interface of a card: %+v, %v", i, err)
 	}
 }
+
+// TestDoctorRDMAOfOneDevice: --device and ?device= leave only that one, and one that is
+// not there is refused, with those that are.
+func TestDoctorRDMAOfOneDevice(t *testing.T) {
+	for _, c := range []struct{ device, aim, want, say string }{
+		{"", "rdma://127.0.0.1:7411?device=rocep1s0f1", "rocep1s0f1", ""},
+		{"", "127.0.0.1?device=rocep1s0f0:1", "rocep1s0f0", ""},
+		{"rocep1s0f0", "", "rocep1s0f0", ""},
+		{"rocep1s0f1:1", "rdma://127.0.0.1:7411?device=rocep1s0f1:1", "rocep1s0f1", ""},
+		{"rocep1s0f0", "tcp://127.0.0.1:7411", "rocep1s0f0", ""},
+		{"mlx5_0", "", "", "no such device: name one of rocep1s0f0, rocep1s0f1"},
+		{"", "rdma://127.0.0.1:7411?device=mlx5_0", "", "no such device: name one of rocep1s0f0, rocep1s0f1"},
+		{"rocep1s0f0:2", "", "", "no such port: name one of rocep1s0f0:1"},
+		{"rocep1s0f0:0", "", "", "want NAME or NAME:PORT"},
+		{":1", "", "", "want NAME or NAME:PORT"},
+		{"rocep1s0f0:x", "", "", "want NAME or NAME:PORT"},
+		{"rocep1s0f0", "rdma://127.0.0.1:7411?device=rocep1s0f1", "", "name one device"},
+		{"", "rdma://127.0.0.1:7411?devise=rocep1s0f1", "", `"devise" is unknown`},
+		{"", "tcp://127.0.0.1:7411?device=rocep1s0f1", "", "only rdma:// has parameters"},
+		{"", "unix:///run/x", "", "want an address"},
+	} {
+		card := newCard(t)
+		d := &card.rdmaDoctor
+		d.device = c.device
+		var err error
+		if c.aim != "" {
+			err = d.aim(t.Context(), c.aim)
+		}
+		if err == nil {
+			err = d.refuse(t.Context())
+		}
+		switch {
+		case c.say != "":
+			if err == nil || !strings.Contains(err.Error(), c.say) {
+				t.Errorf("%+v: %v", c, err)
+			}
+		case err != nil || len(d.survey.Devices) != 1 || d.survey.Devices[0].Name != c.want || len(d.survey.Devices[0].Ports) != 1:
+			t.Errorf("%+v: %v, %+v", c, err, d.survey.Devices)
+		}
+	}
+	none := newCard(t)
+	none.device, none.host.survey = "mlx5_0", func(int) rdma.Survey { return rdma.Survey{Library: transport.ErrUnavailable} }
+	if err := none.refuse(t.Context()); err != nil {
+		t.Errorf("no library, which a check tells: %v", err)
+	}
+}

@@ -159,7 +159,7 @@ func TestKeysThatDoNotFitAreRefusedWithTheCure(t *testing.T) {
 		if status := p.wait(); status != c.status || !strings.Contains(p.err.String(), c.say) {
 			t.Errorf("%s: status %d, want %d and %q: %v", c.what, status, c.status, c.say, p)
 		}
-		if (p.out.String() != "") != (c.status == exitFailed) {
+		if out := p.out.String(); strings.Count(out, "\n") != 1 || !strings.Contains(out, `"state":"failed"`) {
 			t.Errorf("%s: printed %q", c.what, p.out.String())
 		}
 		if !eventually(processLimit, func() bool { return strings.Contains(c.to.err.String(), c.log) }) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -21,7 +20,7 @@ authorities are involved, and data between them is sealed.
   on the first   pdlink keys pair NAME KEY    that line
 
 NAME is what a host calls the other one, for itself. The files are in one directory:
---dir, else $` + linkkeys.Env + `, else pdlink in the user's configuration directory.
+--dir (--keys of other commands), else $` + linkkeys.Env + `, else pdlink in the user's configuration directory.
 "identity" is the private key: it never leaves the host, and nobody else may read it.
 "peers" has one NAME and public key a line, "name" what other hosts are to call this
 one, if init or pair were told.`
@@ -30,11 +29,7 @@ one, if init or pair were told.`
 func identity(dir linkkeys.Dir) (*keys.Identity, error) {
 	id, err := keys.LoadIdentity(dir.Path)
 	if errors.Is(err, keys.ErrNoIdentity) {
-		from := ""
-		if dir.Path == os.Getenv(linkkeys.Env) {
-			from = " ($" + linkkeys.Env + ")"
-		}
-		err = fmt.Errorf("%w in %s%s: make one with %s", keys.ErrNoIdentity, dir.Path, from, dir.Command("init"))
+		err = fmt.Errorf("%w in %s: make one with %s", keys.ErrNoIdentity, dir, dir.Command("init"))
 	}
 	return id, keysError(err)
 }
@@ -48,13 +43,27 @@ func keysError(err error) error {
 	err = linkkeys.Mend(err)
 	for _, mendable := range []error{
 		keys.ErrNoIdentity, keys.ErrIdentityExists, keys.ErrUnknownPeer, keys.ErrPeerExists, keys.ErrBadKey, keys.ErrBadFile, keys.ErrPermissions,
-		keys.ErrLocked,
+		keys.ErrLocked, linkkeys.ErrVariable,
 	} {
 		if errors.Is(err, mendable) {
 			return err
 		}
 	}
 	return failed(err)
+}
+
+// rejects tells of peers that a listener turned away. One with this host's own key is no
+// peer that lacks anything.
+func (j *journal) rejects(own *linkkeys.Choice) func(remote string, err error) {
+	return func(remote string, err error) {
+		if own.Own(err) {
+			j.add(entry{func() {
+				j.std.notef("pdlink: %s has this host's own key: `pdlink doctor` looked whether this runs\n", remote)
+			}, kindOf(err)})
+			return
+		}
+		j.dropped(remote, own.Explain(err))
+	}
 }
 
 // keysFlags are the flags that the commands of `pdlink keys` share.

@@ -11,6 +11,7 @@ import (
 
 	"pdlink/rdma"
 	"pdlink/tcp"
+	"pdlink/tools/cmdline"
 	"pdlink/tools/linkkeys"
 	"pdlink/transport"
 	"pdlink/transport/mem"
@@ -52,13 +53,24 @@ const paramDevice = "device"
 // parameters, which are this end's own.
 func (u linkURL) at(addr string) linkURL { return linkURL{scheme: u.scheme, addr: addr} }
 
+// route is what a way to the other end is called where there may be several: its scheme,
+// or the whole URL where that names a device too, since two ways may differ in nothing
+// else.
+func (u linkURL) route() string {
+	if u.device != "" {
+		return u.String()
+	}
+	return u.scheme
+}
+
 // place is what decides about its keys.
 func (u linkURL) place() linkkeys.Place {
 	return linkkeys.Place{Addr: u.addr, Socket: u.scheme == schemeUnix}
 }
 
 // parseLink reads "scheme://address". Case of the scheme and a slash at the end
-// do not matter. An error is the user's to mend.
+// do not matter, and ~/ at the beginning of a socket's path is this user's home
+// directory, as in every other path. An error is the user's to mend.
 func parseLink(text string) (linkURL, error) {
 	scheme, addr, ok := strings.Cut(text, "://")
 	if !ok {
@@ -81,6 +93,11 @@ func parseLink(text string) (linkURL, error) {
 		if u.addr == "" {
 			return u, fmt.Errorf("link %q: want unix://path, for example unix:///run/user/1000/pdlink.sock", text)
 		}
+		path, err := cmdline.Home(u.addr)
+		if err != nil {
+			return u, fmt.Errorf("link %q: %w", text, err)
+		}
+		u.addr = path
 		return u, nil
 	}
 	return u, fmt.Errorf("link %q: %w: this build has %s", text, transport.ErrUnavailable, listText(linkSchemes()))

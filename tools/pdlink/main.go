@@ -11,6 +11,8 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/spf13/cobra"
+
 	"pdlink/tools/cmdline"
 )
 
@@ -34,29 +36,81 @@ func main() {
 
 // run executes one command line and returns its exit status.
 func run(ctx context.Context, args []string, std streams) int {
-	err := cmdline.Execute(ctx, newRoot(std), args, std.out, std.err)
+	root := newRoot(std)
+	err := cmdline.Execute(ctx, root, args, std.out, std.err)
 	lost := std.out.failure()
+	code, told := judge(ctx, err, lost)
+	if told == nil {
+		return code
+	}
+	if lost == nil && forPrograms(root, args) && !answered(err) && !quiet(err) { // a reader that hangs is waited for no longer
+		std.json(failure{"error", cmdline.Plain(told), code}) //nolint:errcheck // people are told all the same
+	}
+	std.complain(told)
+	return code
+}
+
+// judge is the exit status of a command that ended with err, and what is to be said of
+// it; nil: it has been said, or there is nothing. lost is why its output could not be
+// written.
+func judge(ctx context.Context, err, lost error) (code int, told error) {
 	var status *statusError
 	switch {
 	case err != nil && ctx.Err() != nil:
 		if quiet(err) || errors.Is(err, context.Canceled) {
 			err = errStopped
 		}
-		std.complain(err)
-		return exitStopped
+		return exitStopped, err
 	case lost != nil && (err == nil || quiet(err) || errors.Is(err, lost)):
-		std.complain(fmt.Errorf("output is lost: %w", lost))
-		return exitFailed
+		return exitFailed, fmt.Errorf("output is lost: %w", lost)
 	case err == nil:
-		return exitOK
+		return exitOK, nil
+	case !errors.As(err, &status):
+		return exitUsage, err
+	case status.err == nil:
+		return status.code, nil
 	}
-	if !quiet(err) {
-		std.complain(err)
+	return status.code, err
+}
+
+// failure is what --json prints last where a command ends with an error that no other
+// object told of.
+type failure struct {
+	Event  string `json:"event"`  // error
+	Error  string `json:"error"`  // what people are told
+	Status int    `json:"status"` // the exit status
+}
+
+// forPrograms reports that a command line, a variable or the config file asks for JSON,
+// also where the rest of the command line cannot be used.
+func forPrograms(root *cobra.Command, args []string) bool {
+	c, _, err := root.Find(args)
+	if err == nil {
+		if f := c.Flag("json"); f != nil && f.Value.String() == "true" {
+			return true
+		}
 	}
-	if errors.As(err, &status) {
-		return status.code
+	for _, arg := range args {
+		switch arg {
+		case "--":
+			return false
+		case "--json", "--json=true":
+			return true
+		}
 	}
-	return exitUsage
+	return false
+}
+
+// answeredError is an error that an object of --json has told of.
+type answeredError struct{ error }
+
+// Unwrap is the error itself.
+func (e answeredError) Unwrap() error { return e.error }
+
+// answered reports that an object of --json has told of an error.
+func answered(err error) bool {
+	var a answeredError
+	return errors.As(err, &a)
 }
 
 // errStopped is what a command says that was interrupted.

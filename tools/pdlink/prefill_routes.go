@@ -46,7 +46,7 @@ func (f *prefillFlags) places() (all []linkkeys.Place) {
 // routes are the ways as failover knows them.
 func (f *prefillFlags) routes(o linkOptions) (all []failover.Route) {
 	for _, u := range f.ways {
-		all = append(all, failover.Route{Name: u.scheme, Link: u.open(o), Addr: u.addr})
+		all = append(all, failover.Route{Name: u.route(), Link: u.open(o), Addr: u.addr})
 	}
 	return all
 }
@@ -54,7 +54,7 @@ func (f *prefillFlags) routes(o linkOptions) (all []failover.Route) {
 // way is the URL of a route.
 func (f *prefillFlags) way(e failover.Event) string {
 	for _, u := range f.ways {
-		if u.scheme == e.Route && u.addr == e.Addr {
+		if u.route() == e.Route && u.addr == e.Addr {
 			return u.String()
 		}
 	}

@@ -17,7 +17,7 @@ func TestPrefillSaysWhyNoBetterRoute(t *testing.T) {
 	to := []string{"prefill", "--to", "rdma://" + r.addr + noDevice, "--to", "tcp://" + r.addr, "--engine", "http://127.0.0.1:1", "--slots", "8", "--mem-floor", "-1"}
 	p := start(t, append(to, "--socket", filepath.Join(t.TempDir(), "s"))...)
 	p.await(t, "it is connected", func() bool { return strings.Contains(p.out.String(), "connected to ") })
-	if said := p.out.String(); !strings.Contains(said, "connected to tcp://"+r.addr+", no better route: rdma to "+r.addr+": link unavailable: ") {
+	if said := p.out.String(); !strings.Contains(said, "connected to tcp://"+r.addr+", no better route: rdma://"+r.addr+noDevice+": link unavailable: ") {
 		t.Errorf("said %q", said)
 	}
 	p = start(t, append(to, "--socket", filepath.Join(t.TempDir(), "s"), "--json")...)
@@ -33,7 +33,7 @@ func TestPrefillNamesWhatEachWayLacks(t *testing.T) {
 		"--socket", filepath.Join(t.TempDir(), "s"))
 	p.await(t, "it tries on", func() bool { return strings.Contains(p.err.String(), "cannot connect, trying on") })
 	said := p.err.String()
-	for _, say := range []string{"connection refused", "is `pdlink decode` running", "; rdma to 127.0.0.1:1: link unavailable: "} {
+	for _, say := range []string{"connection refused", "is `pdlink decode` running", "; rdma://127.0.0.1:1" + noDevice + ": link unavailable: "} {
 		if !strings.Contains(said, say) {
 			t.Errorf("no %q in %q", say, said)
 		}

@@ -105,7 +105,7 @@ func TestFallbackFromRDMA(t *testing.T) {
 	if res.State != bridge.Complete || len(res.Links) != 1 || res.Links[0].Link != "tcp" || len(res.Routes) != 2 {
 		t.Fatalf("%+v", res)
 	}
-	if v := res.Routes[0]; v.Route != "rdma" || v.Connects != 0 || !strings.Contains(v.Reason, "link unavailable") {
+	if v := res.Routes[0]; v.Route != "rdma://"+r.addr+noDevice || v.Connects != 0 || !strings.Contains(v.Reason, "link unavailable") {
 		t.Errorf("routes %+v", res.Routes)
 	}
 }

@@ -124,7 +124,26 @@ func (r *replayResult) good() bool {
 	return (r.State == bridge.Complete || r.State == bridge.Skipped) && r.Different == 0 && r.Missing == 0
 }
 
+// run replays, and has --json print one object whatever happens.
 func (f *replayFlags) run(ctx context.Context, std streams, args []string, g given) error {
+	err := f.replay(ctx, std, args, g)
+	if err == nil || quiet(err) || !f.asJSON || answered(err) {
+		return err
+	}
+	v := bridge.Verdict{State: stateFailed, Reason: cmdline.Plain(err)}
+	if ctx.Err() != nil {
+		v = bridge.Verdict{State: stateStopped, Reason: "interrupted"}
+	}
+	j := &job{name: "synthetic:" + f.synthetic}
+	if len(args) > 0 {
+		j.name = args[0]
+	}
+	res := replayResult{Case: j.name, Link: f.linkOf(j), Verdict: v.String(), verdictFields: verdictFields(v), PeakRSS: peakRSS()}
+	return answeredError{errors.Join(err, std.json(res))}
+}
+
+// replay does it. An error that an object of --json has told of is answered.
+func (f *replayFlags) replay(ctx context.Context, std streams, args []string, g given) error {
 	bounded := ctx
 	if f.timeout > 0 {
 		var cancel context.CancelFunc
@@ -134,7 +153,7 @@ func (f *replayFlags) run(ctx context.Context, std streams, args []string, g giv
 	if err := f.openKeys(ctx, std, g); err != nil {
 		return err
 	}
-	defer f.keys.Close() //nolint:errcheck // it cannot fail
+	defer f.keys.Close() // it cannot fail
 	step, hide := std.progress("send")
 	f.hide = hide
 	j, err := f.job(args, step)
@@ -167,7 +186,9 @@ func (f *replayFlags) run(ctx context.Context, std streams, args []string, g giv
 		printReplay(std, res)
 		err = nil
 	}
-	if err = errors.Join(err, wrong); err != nil || !res.good() {
+	if err = errors.Join(err, wrong); err != nil && f.asJSON {
+		return answeredError{failed(err)}
+	} else if err != nil || !res.good() {
 		return failed(err)
 	}
 	return nil

@@ -148,14 +148,15 @@ func (f *replayFlags) settle() (err error) {
 	switch {
 	case f.senders < 1 || f.senders > transport.MaxParts:
 		return fmt.Errorf("--senders %d: want 1 to %d", f.senders, transport.MaxParts)
-	case f.workers < 0:
-		return fmt.Errorf("--workers %d: want 1 or more, or 0 for one for each core", f.workers)
 	case f.chunk < replay.OneShot:
 		return fmt.Errorf("--chunk %d: want 1 or more tokens, 0 for %d, or -1 for the whole prompt", f.chunk, replay.DefaultChunk)
 	case f.retry < 0:
 		return fmt.Errorf("--retry %v: want a time, or 0 to give up at once", f.retry)
 	case f.timeout < 0:
 		return fmt.Errorf("--timeout %v: want a time that is not over yet", f.timeout)
+	}
+	if err := checkWorkers(f.workers); err != nil {
+		return err
 	}
 	if f.id != "" {
 		if _, err := transport.ParseID(f.id); err != nil {

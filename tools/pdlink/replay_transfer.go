@@ -166,7 +166,7 @@ func (f *replayFlags) ways(s *sender) (routes []failover.Route, err error) {
 		o.SendRing = s.ring
 	}
 	for _, u := range f.routes {
-		routes = append(routes, failover.Route{Name: u.scheme, Link: f.openLink(u, o), Addr: u.addr})
+		routes = append(routes, failover.Route{Name: u.route(), Link: f.openLink(u, o), Addr: u.addr})
 	}
 	return routes, nil
 }

@@ -43,7 +43,7 @@ Three recorded prefills, cases, are built in ("bundled:kv-qwen3" …).
 	replays := newReplay(std)
 	config.tell(decodes, prefills, replays)
 	completeFixed(decodes, prefills, replays)
-	root.AddCommand(replays, decodes, prefills, newDoctor(std, config, decode, decodes, prefill, prefills), newStore(std), newVerify(std), newDemo(std), newKeys(std), newConfig(std, config, look),
+	root.AddCommand(replays, decodes, prefills, newDoctor(std, patients{config: config, decode: decode, decodes: decodes, prefill: prefill, prefills: prefills}), newStore(std), newVerify(std), newDemo(std), newKeys(std), newConfig(std, config, look),
 		newService(std, config), newVersion(std))
 	return root
 }

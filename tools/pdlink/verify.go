@@ -10,8 +10,10 @@ import (
 
 	"pdlink/bridge/omlx"
 	"pdlink/bridge/replay"
+	"pdlink/kernels"
 	"pdlink/kernels/cuda"
 	"pdlink/kernels/verify"
+	"pdlink/tools/cmdline"
 )
 
 const verifyLong = `verify holds the projection against what a decoder had: over a case, which is a
@@ -131,8 +133,8 @@ func (f *verifyCaseFlags) check(g given) (cuda.Engine, error) {
 	if f.tokens < 0 {
 		return 0, fmt.Errorf("--tokens %d: want 1 or more, or 0 for all", f.tokens)
 	}
-	if f.workers < 0 {
-		return 0, fmt.Errorf("--workers %d: want 1 or more, or 0 for one for each core", f.workers)
+	if err := checkWorkers(f.workers); err != nil {
+		return 0, err
 	}
 	for _, e := range []cuda.Engine{cuda.Auto, cuda.GPU, cuda.Reference} {
 		if e.String() != f.engine {
@@ -155,19 +157,37 @@ func (f *verifyCaseFlags) run(ctx context.Context, std streams, arg string, engi
 	if err := unpackState(arg, c); err != nil {
 		return failed(err)
 	}
-	rep, err := f.project(ctx, std, c, engine)
-	switch {
-	case errors.Is(err, verify.ErrInput), errors.Is(err, cuda.ErrUnavailable), errors.Is(err, replay.ErrCase):
-		return unusable(err)
-	case err != nil:
-		return failed(err)
+	dir, err := makeTemp("pdlink-verify-") // before hours of arithmetic
+	if err != nil {
+		return err
 	}
-	blocks, err := f.blocks(ctx, std, c)
-	if err != nil { // what the other checks found counts all the same
-		blocks.Result, blocks.Detail = verify.Failed, err.Error()
+	defer os.RemoveAll(dir) //nolint:errcheck // the system's own clean-up takes what is left
+	rep, err := f.project(ctx, std, c, engine)
+	if err != nil {
+		return verifyError(err)
+	}
+	blocks, err := f.blocks(ctx, std, c, dir)
+	switch {
+	case ctx.Err() != nil:
+		return failed(ctx.Err())
+	case errors.Is(err, replay.ErrCase):
+		return unusable(err)
+	case err != nil: // what the other checks found counts all the same
+		blocks.Result, blocks.Detail = verify.Failed, cmdline.Plain(err)
 	}
 	rep.Checks = append(rep.Checks, blocks)
 	return f.say(std, c, &rep)
+}
+
+// verifyError sorts the errors of checks that could not be made: what is wrong with the
+// case, the choice of a part of it or the engine is the input's.
+func verifyError(err error) error {
+	for _, input := range []error{verify.ErrInput, cuda.ErrUnavailable, replay.ErrCase, kernels.ErrGeometry, kernels.ErrWeights} {
+		if errors.Is(err, input) {
+			return unusable(err)
+		}
+	}
+	return failed(err)
 }
 
 // project makes the checks of the projection.
@@ -206,8 +226,8 @@ const oddChunk = 333
 // checkBlocks is the name of the check of block files.
 const checkBlocks = "blocks"
 
-// blocks replays the case into stores of its own and compares.
-func (f *verifyCaseFlags) blocks(ctx context.Context, std streams, c *replay.Case) (check verify.Check, err error) {
+// blocks replays the case into stores of its own, below dir, and compares.
+func (f *verifyCaseFlags) blocks(ctx context.Context, std streams, c *replay.Case, dir string) (check verify.Check, err error) {
 	check = verify.Check{Name: checkBlocks, Result: verify.LeftOut}
 	spec, err := c.Spec(replay.Overrides{})
 	if err != nil {
@@ -221,11 +241,6 @@ func (f *verifyCaseFlags) blocks(ctx context.Context, std streams, c *replay.Cas
 		check.Detail = "the case has no blocks of its decoder"
 		return check, nil
 	}
-	dir, err := os.MkdirTemp("", "pdlink-verify-")
-	if err != nil {
-		return check, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	check.Result = verify.Passed
 	for i, chunk := range []int{0, oddChunk} {
 		r := replayFlags{store: fmt.Sprintf("%s/%d", dir, i), link: "mem://", senders: 1, chunk: chunk, workers: f.workers}

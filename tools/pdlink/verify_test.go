@@ -1,11 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"encoding/binary"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"pdlink/kernels/safetensors"
 )
 
 // verified runs `pdlink verify … --json`, demands a status, and returns the lines:
@@ -141,6 +144,7 @@ func TestVerifyRefuses(t *testing.T) {
 		{[]string{bundledPrefix + "dsv4-a", "--engine", ""}, "--engine is empty"},
 		{[]string{bundledPrefix + "dsv4-a", "--tokens", "-1"}, "--tokens"},
 		{[]string{bundledPrefix + "dsv4-a", "--workers", "-1"}, "--workers"},
+		{[]string{bundledPrefix + "dsv4-a", "--workers", "1025"}, "--workers 1025: want 1 to 1024, or 0"},
 		{[]string{bundledPrefix + "dsv4-a", "--layers", "9"}, "layers"},
 		{[]string{bundledPrefix + "dsv4-a", "--engine", "reference", "--library", none}, "--library"},
 		{[]string{bundledPrefix + "dsv4-a", "--engine", "cuda", "--library", none}, "no CUDA projection"},
@@ -149,6 +153,54 @@ func TestVerifyRefuses(t *testing.T) {
 		status, out, errOut := cli(t, append([]string{"verify"}, c.args...)...)
 		if status != exitUsage || !strings.Contains(errOut, c.want) || out != "" {
 			t.Errorf("%v: status %d, %q, %q", c.args, status, out, errOut)
+		}
+	}
+}
+
+// TestACaseThatCannotBeUsedHasOneStatus: whoever reads it, and wherever that shows.
+func TestACaseThatCannotBeUsedHasOneStatus(t *testing.T) {
+	lacks := func(name, file, tensor string) string { // a case whose file has another name for a tensor
+		dir := edited(t, name, func(map[string]any) {})
+		path := filepath.Join(dir, file)
+		b, err := os.ReadFile(path)
+		must(err)
+		if !bytes.Contains(b, []byte(`"`+tensor+`"`)) {
+			t.Fatalf("%s of %s has no %s", file, name, tensor)
+		}
+		must(os.WriteFile(path, bytes.Replace(b, []byte(`"`+tensor+`"`), []byte(`"`+strings.ToUpper(tensor)+`"`), 1), 0o600))
+		return dir
+	}
+	for what, dir := range map[string]string{
+		"kv, no keys":      lacks("kv-qwen3", "capture.safetensors", "layer_1.k"),
+		"dsv4, no input":   lacks("dsv4-a", "capture.safetensors", "layer_1.x"),
+		"dsv4, no weights": lacks("dsv4-a", "weights.safetensors", firstTensor(t, filepath.Join(casesDir, "dsv4-a", "weights.safetensors"))),
+		"no numerics":      edited(t, "dsv4-a", func(m map[string]any) { m["numerics"] = "none-such" }),
+		"no geometry":      edited(t, "dsv4-a", func(m map[string]any) { delete(m, "config") }),
+	} {
+		for _, args := range [][]string{{"verify", dir, "--library", noLibrary(t)}, {"replay", dir, "--discard"}} {
+			if status, out, errOut := cli(t, args...); status != exitUsage || out != "" || errOut == "" {
+				t.Errorf("%s: %s: status %d, %q, %q", what, args[0], status, out, errOut)
+			}
+		}
+	}
+}
+
+// firstTensor is the name that comes first in a safetensors file.
+func firstTensor(t *testing.T, path string) string {
+	t.Helper()
+	f, err := safetensors.Open(path)
+	must(err)
+	defer f.Close()
+	return f.Tensors()[0].Name
+}
+
+// TestTemporaryFilesNeedAPlace: which the message says how to give, before anything is
+// computed.
+func TestTemporaryFilesNeedAPlace(t *testing.T) {
+	t.Setenv("TMPDIR", filepath.Join(casesDir, "none"))
+	for _, args := range [][]string{{"verify", filepath.Join(casesDir, "dsv4-a")}, {"verify", bundledPrefix + "kv-qwen3"}, {"replay", bundledPrefix + "kv-qwen3", "--discard"}} {
+		if status, out, errOut := cli(t, args...); status != exitUsage || out != "" || !strings.Contains(errOut, "set $TMPDIR to a directory that this user can write") {
+			t.Errorf("%v: status %d, %q, %q", args, status, out, errOut)
 		}
 	}
 }

@@ -48,5 +48,6 @@ func newVersion(std streams) *cobra.Command {
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmdline.WithoutSettings(c)
 	return c
 }
