@@ -150,9 +150,9 @@ Handle open_handle(const std::vector<int> &ratios, int most, const uint16_t *x, 
 void close_handle(Handle *h) {
 	for (Job &j : h->jobs) {
 		if (j.r) pdproj_request_free(h->m.h, j.r);
-		free_slots(&j.slots);
 	}
-	free_model(&h->m);
+	free_model(&h->m); // which ends the copies to the slots
+	for (Job &j : h->jobs) free_slots(&j.slots);
 }
 
 size_t free_memory() {

@@ -172,8 +172,10 @@ PDPROJ_API int pdproj_seed(pdproj *h, pdproj_request *r, int32_t layer, int64_t 
  * completed; *count how many. All of them are in place when the ticket is done,
  * see pdproj_done. Pieces of one call come in ascending order of block, then offset.
  * The number is at most PDPROJ_ARRAYS for each block.
- * The pieces of up to four calls leave together: when the last of them is made, or when
- * somebody asks for the ticket of one, which is never later than he needs it. */
+ * Those of layer 0 leave at once. The pieces of up to four later calls leave together: when the
+ * last of them is made, or when somebody asks for the ticket of one, which is never later than he
+ * needs it. What dst names must be there until its ticket, or a later one, is done or the handle
+ * is destroyed, also when the request is given up. */
 PDPROJ_API int pdproj_project(pdproj *h, pdproj_request *r, int32_t layer, const void *x, int32_t n, int64_t first,
 	void *const *dst, int32_t dsts, pdproj_piece *pieces, int32_t most, int32_t *count, uint64_t *ticket, void *stream,
 	pdproj_error *err);
