@@ -100,5 +100,7 @@ func (a *assembly) count(m *member) {
 	s := m.in.Stats()
 	a.verdict.Bytes += s.Bytes
 	a.verdict.Bad += s.BadPiece
-	a.verdict.Links = addLink(a.verdict.Links, LinkUse{Link: m.via.facts.Link, Sealed: m.via.facts.Sealed, Bytes: s.Bytes})
+	a.verdict.Links = addLink(a.verdict.Links, LinkUse{
+		Link: m.via.facts.Link, Sealed: m.via.facts.Sealed, Bytes: s.Bytes, Saved: s.Saved, Codec: s.Codec,
+	})
 }

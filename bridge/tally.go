@@ -72,4 +72,5 @@ func (t *tally) repeated(s transport.Stats) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.repeats = s.RepeatBytes
+	t.link.Saved, t.link.Codec = s.Saved, s.Codec
 }

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -27,6 +28,18 @@ type LinkUse struct {
 	Link   string `json:"link"`   // scheme
 	Sealed bool   `json:"sealed"` // false: the data was in clear
 	Bytes  uint64 `json:"bytes"`  // payload bytes that arrived over it
+
+	Saved uint64 `json:"saved,omitempty"` // of Bytes, those that a codec kept off the wire
+	Codec string `json:"codec,omitempty"` // that did so, "bf16"
+}
+
+// Packed is "bf16 1.51:1", how much smaller the bytes were on the wire; empty where they
+// went as they are.
+func (u LinkUse) Packed() string {
+	if u.Codec == "" || u.Saved == 0 || u.Saved >= u.Bytes {
+		return ""
+	}
+	return fmt.Sprintf("%s %.2f:1", u.Codec, float64(u.Bytes)/float64(u.Bytes-u.Saved))
 }
 
 // PortUse is what a port of a network card counted while a transfer went on, by the
@@ -120,7 +133,7 @@ func ParseVerdict(b []byte) (Verdict, error) {
 	}
 	v.Transfer, v.Reason = printable(v.Transfer), printable(v.Reason)
 	for i := range v.Links {
-		v.Links[i].Link = printable(v.Links[i].Link)
+		v.Links[i].Link, v.Links[i].Codec = printable(v.Links[i].Link), printable(v.Links[i].Codec)
 	}
 	v.Ports = printablePorts(v.Ports)
 	return v, nil
@@ -145,6 +158,8 @@ func addLink(links []LinkUse, u LinkUse) []LinkUse {
 	for i := range links {
 		if links[i].Link == u.Link && links[i].Sealed == u.Sealed {
 			links[i].Bytes += u.Bytes
+			links[i].Saved += u.Saved
+			links[i].Codec = cmp.Or(u.Codec, links[i].Codec)
 			return links
 		}
 	}

@@ -18,9 +18,9 @@ type crypt struct {
 	seen [seal.MaxHead]byte // of the frame that is being read
 }
 
-// newCrypt derives the keys of a lane.
-func newCrypt(g *guard, lane, maxPayload int) (*crypt, error) {
-	sealer, opener, err := g.seals(lane, seal.Options{Suite: g.suite, MaxPayload: maxPayload})
+// newCrypt derives the keys of a lane. packed says that frames may be.
+func newCrypt(g *guard, lane, maxPayload int, packed bool) (*crypt, error) {
+	sealer, opener, err := g.seals(lane, seal.Options{Suite: g.suite, MaxPayload: maxPayload, Packed: packed})
 	if err != nil {
 		return nil, err
 	}

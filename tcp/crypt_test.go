@@ -44,7 +44,7 @@ func sealedPair(t testing.TB, lanes int, suite seal.Suite) (a, b *driver) {
 func sealedBytes(t testing.TB, lane int, frames ...[2][]byte) []byte {
 	t.Helper()
 	client, _ := guards(seal.AES128GCM)
-	c, err := newCrypt(client, lane, testPayload)
+	c, err := newCrypt(client, lane, testPayload, false)
 	if err != nil {
 		t.Fatal(err)
 	}

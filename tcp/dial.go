@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pdlink/transport"
+	"pdlink/transport/codec"
 	"pdlink/transport/keys"
 	"pdlink/transport/seal"
 	"pdlink/transport/session"
@@ -302,13 +303,17 @@ func (l *Link) start(a *arrival) (transport.Conn, error) {
 	if a.carried != nil {
 		f.Link = l.o.Carrier.Link()
 		top = newCarried(d, a.carried)
+	} else {
+		d.compress(l.newPacking(a.agreed.Features, a.agreed.Sum, len(a.lanes), a.ctl.sock))
+		f.Codecs = codecNames(a.agreed.Features)
+		f.ZeroCopy = f.Codecs == "" || l.o.Compress == codec.Auto // that codes only where copying is not what takes time
 	}
 	if a.guard != nil {
 		if err := d.protect(a.guard); err != nil {
 			return nil, err
 		}
 		f.Proven, f.Sealed = true, a.guard.sealed()
-		f.ZeroCopy = !f.Sealed
+		f.ZeroCopy = f.ZeroCopy && !f.Sealed
 	}
 	f.ZeroCopy = f.ZeroCopy && a.carried == nil
 	d.done = a.done

@@ -50,6 +50,14 @@
 // (Options.MaxPerPeer) and no more. A Unix socket without keys connects processes of
 // one user.
 //
+// # Codecs
+//
+// Where both ends name a codec in their hellos, either may code the payloads that it
+// sends (Options.Compress). That happens in the lane, below the session and above the
+// seal: a session sees the plain frame, sums are of plain bytes, and a payload that
+// arrives damaged is sent again, coded or not. Each direction of a connection has a
+// codec.Governor, which its lanes tell what they did.
+//
 // # Lanes of another kind
 //
 // With Options.Carrier the lanes are not sockets: once the ends have agreed, a

@@ -37,7 +37,10 @@ type driver struct {
 	done     func() // called by Close; may be nil
 }
 
-var _ session.Driver = (*driver)(nil)
+var (
+	_ session.Driver = (*driver)(nil)
+	_ session.Packer = (*driver)(nil)
+)
 
 // newDriver owns the sockets when it succeeds. lowWater is Options.LowWater in
 // its range.
@@ -52,13 +55,26 @@ func newDriver(ctl *control, lanes []socket, maxPayload, lowWater int) (*driver,
 	return d, nil
 }
 
+// compress lets each lane code payloads. It is called before protect. Nil: none does.
+func (d *driver) compress(p *packing) {
+	if p == nil {
+		return
+	}
+	for i := range d.lanes {
+		if !p.governor.Idle() {
+			d.lanes[i].pack = &packer{packing: p}
+		}
+		d.lanes[i].unpack = &unpacker{packing: p}
+	}
+}
+
 // protect gives each lane its keys, where g says that frames are sealed. It is called
 // before anything is read or written. The secret is gone then.
 func (d *driver) protect(g *guard) error {
 	defer g.forget()
 	if g.sealed() {
 		for i := range d.lanes {
-			c, err := newCrypt(g, i, d.maxPayload)
+			c, err := newCrypt(g, i, d.maxPayload, d.lanes[i].unpack != nil)
 			if err != nil {
 				return err
 			}
@@ -161,6 +177,22 @@ func (d *driver) ReadFrame(lane int, header []byte, place session.Placer) (int, 
 		return 0, d.why(io.EOF)
 	}
 	return 0, d.why(fmt.Errorf("lane %d: %w", lane, err))
+}
+
+// LastSent implements session.Packer.
+func (d *driver) LastSent(lane int) (saved int, codec string) {
+	if lane >= len(d.lanes) || d.lanes[lane].pack == nil {
+		return 0, ""
+	}
+	return d.lanes[lane].pack.last.get()
+}
+
+// LastReceived implements session.Packer.
+func (d *driver) LastReceived(lane int) (saved int, codec string) {
+	if lane >= len(d.lanes) || d.lanes[lane].unpack == nil {
+		return 0, ""
+	}
+	return d.lanes[lane].unpack.last.get()
 }
 
 // why replaces the error of a call that was interrupted.

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"time"
 
 	"pdlink/transport"
+	"pdlink/transport/codec"
 	"pdlink/transport/session"
 	"pdlink/transport/wire"
 )
@@ -16,6 +18,10 @@ type lane struct {
 	conn  socket
 	in    inbound
 	crypt *crypt // seals and opens; nil: frames in clear
+
+	// Of a connection that agreed on a codec; nil: of no other.
+	pack   *packer
+	unpack *unpacker
 
 	// The two parts of a frame that is being written. WriteTo consumes the
 	// slice vec, so it is cut anew from parts for each frame; both live here
@@ -27,6 +33,20 @@ type lane struct {
 // write sends header and payload with one vectored write (more only when the
 // socket buffer is full).
 func (l *lane) write(header, payload []byte) error {
+	if l.pack == nil {
+		return l.writeSealed(header, payload)
+	}
+	begin := time.Now()
+	head, body := l.pack.pack(header, payload)
+	if err := l.writeSealed(head, body); err != nil {
+		return err
+	}
+	l.pack.wrote(begin)
+	return nil
+}
+
+// writeSealed is write for what goes on the wire, but for its seal.
+func (l *lane) writeSealed(header, payload []byte) error {
 	head, body := header, payload
 	if l.crypt != nil {
 		var err error
@@ -59,22 +79,58 @@ func (l *lane) read(header []byte, maxPayload int, place session.Placer) (int, e
 	if err != nil {
 		return 0, err
 	}
-	payload, err := place(header[:headerLen])
+	if l.unpack != nil {
+		return headerLen, l.readPacked(header[:headerLen], payloadLen, place)
+	}
+	payload, err := placed(place, header[:headerLen], payloadLen)
 	if err != nil {
 		return 0, err
 	}
-	if len(payload) != payloadLen {
-		return 0, fmt.Errorf("tcp: placed %d bytes for a payload of %d", len(payload), payloadLen)
+	return headerLen, l.readPayload(payload)
+}
+
+// readPacked reads the payload of a frame, stored bytes, where frames may be packed.
+// place gets the header of the plain frame.
+func (l *lane) readPacked(header []byte, stored int, place session.Placer) error {
+	u := l.unpack
+	id, err := u.plain(header, stored)
+	if err != nil {
+		return err
 	}
+	payload, err := placed(place, header, u.raw)
+	switch {
+	case err != nil:
+		return err
+	case id == codec.None:
+		return l.readPayload(payload)
+	}
+	packed := u.room(stored)
+	if err := l.readPayload(packed); err != nil {
+		return err
+	}
+	return u.unpack(payload, packed)
+}
+
+// placed is the memory that place gives for a payload of n bytes.
+func placed(place session.Placer, header []byte, n int) ([]byte, error) {
+	payload, err := place(header)
+	if err == nil && len(payload) != n {
+		err = fmt.Errorf("tcp: placed %d bytes for a payload of %d", len(payload), n)
+	}
+	return payload, err
+}
+
+// readPayload reads what follows a header, and opens it.
+func (l *lane) readPayload(payload []byte) (err error) {
 	if l.crypt != nil {
 		err = l.crypt.readPayload(&l.in, payload)
 	} else {
 		err = l.in.fill(payload, payloadBytes(0))
 	}
 	if err != nil {
-		return 0, fmt.Errorf("read payload of %d bytes: %w", payloadLen, noEOF(err))
+		return fmt.Errorf("read payload of %d bytes: %w", len(payload), noEOF(err))
 	}
-	return headerLen, nil
+	return nil
 }
 
 // readHeader reads and judges a header in clear.
@@ -82,7 +138,11 @@ func (l *lane) readHeader(header []byte, maxPayload int) (headerLen, payloadLen 
 	if err := l.in.fill(header[:wire.FixedHeader], noPayload); err != nil {
 		return 0, 0, headError(err)
 	}
-	headerLen, payloadLen, err = wire.FrameLength(header[:wire.FixedHeader], maxPayload)
+	length := wire.FrameLength
+	if l.unpack != nil {
+		length = wire.PackedLength
+	}
+	headerLen, payloadLen, err = length(header[:wire.FixedHeader], maxPayload)
 	if err != nil {
 		return 0, 0, fmt.Errorf("frame header: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"pdlink/transport"
 	"pdlink/transport/carrier"
+	"pdlink/transport/codec"
 	"pdlink/transport/keys"
 	"pdlink/transport/seal"
 	"pdlink/transport/session"
@@ -60,6 +61,13 @@ type Options struct {
 	// it is as the default.
 	Encrypt seal.Suite
 
+	// Compress says whether payloads are coded on their way. With the default,
+	// codec.Auto, they are where the link is so slow that it pays, as
+	// codec.Governor measures it, and never within a host. A
+	// mode that names a codec codes all of them, and codec.Off none, in either
+	// direction. Lanes of a Carrier and Unix sockets are never coded.
+	Compress codec.Mode
+
 	// Carrier makes the lanes of the link's connections in place of sockets; the
 	// control channel, and who may connect, stay as they are. Where it is not
 	// Available, Dial and Listen fail with its error. Dial needs a peer whose link has
@@ -106,6 +114,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Carrier != nil {
 		o.Session.Features = append(slices.Clone(o.Session.Features), o.Carrier.Features()...)
+	}
+	if !o.CarrierOnly || o.Carrier == nil {
+		o.Session.Features = append(slices.Clone(o.Session.Features), codecFeatures(o.Compress)...)
 	}
 	o.LowWater = max(1, min(o.LowWater, maxLowWater))
 	if o.MaxPerPeer <= 0 {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pdlink/transport"
+	"pdlink/transport/codec"
 	"pdlink/transport/keys"
 	"pdlink/transport/seal"
 	"pdlink/transport/session"
@@ -344,6 +345,7 @@ func TestKeyOptions(t *testing.T) {
 		{Options{Keys: server, Encrypt: seal.AES256GCM}, "seal/aes-256-gcm"},
 		{Options{Keys: server, Encrypt: seal.Clear}, "seal/clear seal/aes-128-gcm seal/aes-256-gcm"},
 	} {
+		tt.o.Compress = codec.Off
 		if got := strings.Join(tt.o.withDefaults().Session.Features, " "); got != tt.want {
 			t.Errorf("%v: features %q, want %q", tt.o.Encrypt, got, tt.want)
 		}

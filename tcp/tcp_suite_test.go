@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"pdlink/transport"
+	"pdlink/transport/codec"
 	"pdlink/transport/seal"
 	"pdlink/transport/session"
 	"pdlink/transport/transporttest"
@@ -49,11 +50,45 @@ func secureHarness(tb testing.TB, suite seal.Suite) transporttest.Harness {
 // sealed frames count.
 const secureTries = 60
 
+// packedHarness is of a link that codes every payload which gets smaller by it.
+func packedHarness(tb testing.TB, suite seal.Suite) transporttest.Harness {
+	tb.Helper()
+	h := harness()
+	if suite != seal.Clear {
+		h = secureHarness(tb, suite)
+	}
+	h.Tries = secureTries
+	links := h.Links
+	h.Links = func(tb testing.TB, a, b session.Options) (dial, listen transport.Link, addr string) {
+		dial, listen, addr = links(tb, a, b)
+		return recompress(tb, dial), recompress(tb, listen), addr
+	}
+	return h
+}
+
+// recompress is a link with the options of another, but with compression forced on.
+func recompress(tb testing.TB, l transport.Link) transport.Link {
+	tb.Helper()
+	t, ok := l.(*Link)
+	if !ok {
+		tb.Fatalf("a %T is no link of this package", l)
+	}
+	o := t.o
+	o.Compress = codec.OnlyBF16
+	return New(o)
+}
+
 func TestSuite(t *testing.T) { transporttest.Run(t, harness()) }
 
 func TestSuiteSealed(t *testing.T) { transporttest.Run(t, secureHarness(t, seal.AES128GCM)) }
 
 func TestSuiteClearWithKeys(t *testing.T) { transporttest.Run(t, secureHarness(t, seal.Clear)) }
+
+func TestSuitePacked(t *testing.T) { transporttest.Run(t, packedHarness(t, seal.Clear)) }
+
+func TestSuitePackedSealed(t *testing.T) {
+	transporttest.Run(t, packedHarness(t, seal.AES128GCM))
+}
 
 func BenchmarkSuite(b *testing.B) { transporttest.Bench(b, harness()) }
 

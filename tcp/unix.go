@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"pdlink/transport"
+	"pdlink/transport/codec"
 	"pdlink/transport/keys"
 )
 
@@ -32,6 +33,7 @@ var (
 // Options.LowWater is not used, Options.Congestion must be empty and Options.Carrier
 // nil: else Dial and Listen fail with an error that Is transport.ErrUnavailable.
 func NewUnix(o Options) *UnixLink {
+	o.Compress = codec.Off
 	l := New(o)
 	l.kind, l.o.LowWater = unixSockets{}, 1
 	return &UnixLink{l}

@@ -173,6 +173,9 @@ type Stats struct {
 
 	Repeats     uint64 // of Frames, those that the sending link sent again by itself (see Outgoing.Flush)
 	RepeatBytes uint64 // of Bytes, those of such frames
+
+	Saved uint64 // of Bytes, those that a codec of the link kept off the wire, of frames that are written
+	Codec string // the last frame's that was coded; empty: none was
 }
 
 // Facts are what a connection can do. They are fixed when it is made.
@@ -189,4 +192,5 @@ type Facts struct {
 	Sum        string // checksum algorithm, one of Sums
 	ZeroCopy   bool   // the link moves frames without copying them in user space
 	Sealed     bool   // frames are encrypted and authenticated
+	Codecs     string // names of what frames may be packed with, "bf16,lz4"; empty: they go as they are
 }

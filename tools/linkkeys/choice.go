@@ -9,13 +9,17 @@ import (
 	"net/netip"
 	"slices"
 
+	"pdlink/transport/codec"
 	"pdlink/transport/keys"
 	"pdlink/transport/seal"
 )
 
-// Choice is how a link is protected. The zero value has no keys. It may be used
-// concurrently. The caller closes it after the link's last connection.
+// Choice is how a link is protected, and whether it codes payloads. The zero value has
+// no keys. It may be used concurrently. The caller closes it after the link's last
+// connection.
 type Choice struct {
+	Compress codec.Mode // with keys and without
+
 	Store   *keys.Store // nil: no keys, and nothing of the rest is set
 	Dir     Dir         // where they are
 	Peer    string      // that is meant; "": any
@@ -42,6 +46,15 @@ func (f *Flags) Choose(ctx context.Context, given func(flag string) bool, proble
 	if err := f.Check(); err != nil {
 		return Choice{}, err
 	}
+	c, err := f.choose(ctx, given, problem, places)
+	if err == nil {
+		c.Compress, err = codec.ParseMode(f.Compress)
+	}
+	return c, err
+}
+
+// choose is Choose for flags that were checked, without what needs no keys.
+func (f *Flags) choose(ctx context.Context, given func(flag string) bool, problem func(error), places []Place) (Choice, error) {
 	suite, err := f.suite()
 	if err != nil {
 		return Choice{}, err
@@ -70,7 +83,7 @@ func (f *Flags) Choose(ctx context.Context, given func(flag string) bool, proble
 	if err != nil {
 		return Choice{}, err
 	}
-	c := Choice{store, dir, f.Peer, suite, cmp.Or(f.Encrypt, encryptOn)}
+	c := Choice{Store: store, Dir: dir, Peer: f.Peer, Suite: suite, Encrypt: cmp.Or(f.Encrypt, encryptOn)}
 	if err := c.checkPeer(); err != nil {
 		return Choice{}, errors.Join(err, c.Close())
 	}

@@ -1,11 +1,13 @@
 package linkkeys
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"pdlink/transport/codec"
 	"pdlink/transport/keys"
 	"pdlink/transport/seal"
 )
@@ -20,17 +22,18 @@ const (
 // encryptValues are the values of --encrypt, the default first.
 func encryptValues() []string { return []string{encryptOn, encrypt256, EncryptOff} }
 
-// Flags are what a command line says of keys. The zero value leaves all to
-// Choose.
+// Flags are what a command line says of keys, and of what else is done to data on its
+// way. The zero value leaves all to Choose.
 type Flags struct {
-	Dir     string // --keys; "": the default directory, where it is of use
-	Peer    string // --peer; "": any
-	Encrypt string // --encrypt; "" is "on"
+	Dir      string // --keys; "": the default directory, where it is of use
+	Peer     string // --peer; "": any
+	Encrypt  string // --encrypt; "" is "on"
+	Compress string // --compress; "" is "auto"
 }
 
 // Names are the flags' names without dashes, for a command that has to refuse
 // some of them.
-func Names() []string { return []string{"keys", "peer", "encrypt"} }
+func Names() []string { return []string{"keys", "peer", "encrypt", "compress"} }
 
 // Register adds the flags to a command: --peer only where it dials.
 func (f *Flags) Register(c *cobra.Command, dials bool) {
@@ -38,6 +41,8 @@ func (f *Flags) Register(c *cobra.Command, dials bool) {
 	fl.StringVar(&f.Dir, "keys", "", "prove who this host is and seal the data, with the keys in `DIR` (default: when the address is not loopback, "+
 		"those in $"+Env+", else in pdlink of the user's configuration directory)")
 	f.RegisterEncrypt(c)
+	fl.StringVar(&f.Compress, "compress", codec.Auto.String(), "`CODEC` for the data on tcp links: auto (where the link is so slow that it pays), off, lz4 or bf16; off counts where one end says so")
+	must(c.RegisterFlagCompletionFunc("compress", cobra.FixedCompletions(codec.Modes(), cobra.ShellCompDirectiveNoFileComp)))
 	if dials {
 		fl.StringVar(&f.Peer, "peer", "", "with keys: only the peer called `NAME` will do (default: any that is paired)")
 		must(c.RegisterFlagCompletionFunc("peer", func(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
@@ -61,6 +66,9 @@ func (f *Flags) Check() error {
 		}
 	}
 	_, err := f.suite()
+	if _, e := codec.ParseMode(f.Compress); e != nil {
+		err = errors.Join(err, fmt.Errorf("--compress %.20q: want %s", f.Compress, strings.Join(codec.Modes(), ", ")))
+	}
 	return err
 }
 

@@ -12,6 +12,7 @@ import (
 type Opener struct {
 	d          direction
 	maxPayload int
+	length     func(fixed []byte, maxPayload int) (headerLen, payloadLen int, err error) // judges a header's fixed part
 	failed     error
 
 	stage   stage
@@ -41,7 +42,10 @@ func (s *Secret) Opener(lane int, d Direction, o Options) (*Opener, error) {
 	if err != nil {
 		return nil, err
 	}
-	x := &Opener{maxPayload: o.MaxPayload}
+	x := &Opener{maxPayload: o.MaxPayload, length: wire.FrameLength}
+	if o.Packed {
+		x.length = wire.PackedLength
+	}
 	if err := x.d.start(s, o.Suite, lane, d); err != nil {
 		return nil, err
 	}
@@ -72,7 +76,7 @@ func (x *Opener) OpenHead(header, sealed []byte) (headerLen, payloadLen int, err
 	if !ok {
 		return 0, 0, x.fail(forged("head of frame %d", x.d.frame))
 	}
-	headerLen, payloadLen, err = wire.FrameLength(fixed, x.maxPayload)
+	headerLen, payloadLen, err = x.length(fixed, x.maxPayload)
 	if err != nil {
 		return 0, 0, x.fail(err)
 	}

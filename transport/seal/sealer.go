@@ -20,6 +20,10 @@ type Options struct {
 	// MaxPayload is the largest payload of a frame, as the connection agreed, in
 	// bytes. 0, and what is above it, means wire.MaxPayload.
 	MaxPayload int
+
+	// Packed says that the connection agreed on a codec: an opener lets packed frames
+	// pass. A sealer does not look at it.
+	Packed bool
 }
 
 func (o Options) withDefaults() (Options, error) {

@@ -17,6 +17,7 @@ import (
 type conn struct {
 	d      Driver
 	queuer Queuer // d, where it is one too
+	packer Packer // what the link made, where it is one too
 	o      Options
 	terms  wire.Terms
 	facts  transport.Facts
@@ -64,6 +65,7 @@ type liveKey struct {
 // on a checksum that this build does not know.
 func New(d Driver, a Agreement, o Options, facts transport.Facts) transport.Conn {
 	o = o.WithDefaults()
+	packer, _ := d.(Packer)
 	if o.Intercept != nil {
 		d = o.Intercept(d)
 	}
@@ -75,7 +77,7 @@ func New(d Driver, a Agreement, o Options, facts transport.Facts) transport.Conn
 		panic("session: New without an agreement: " + err.Error())
 	}
 	c := &conn{
-		d: d, o: o, terms: a.Terms, facts: facts, sum: sum,
+		d: d, packer: packer, o: o, terms: a.Terms, facts: facts, sum: sum,
 		check: a.Sum != transport.SumNone, pings: slices.Contains(a.Features, wire.FeaturePing),
 		send: lazyRing{ring: o.SendRing}, recv: lazyRing{ring: o.RecvRing},
 		out:   outbox{wake: make(chan struct{}, 1)},

@@ -46,6 +46,19 @@ type Queuer interface {
 	QueueFrame(lane int, header, payload []byte, done func()) error
 }
 
+// Packer is what a Driver may be too, when payloads may be smaller on their way than in
+// memory. What its methods tell is of the last frame that its WriteFrame, or ReadFrame,
+// moved. An Interceptor does not hide it, so they may be called while the lane goes on:
+// one that swallows frames, or sends its own, makes the figures those of other frames.
+type Packer interface {
+	// LastSent is how many bytes of a lane's frame did not have to travel, and the
+	// name of the codec; 0 and none for a frame that went as it is.
+	LastSent(lane int) (saved int, codec string)
+
+	// LastReceived is the same of the other direction.
+	LastReceived(lane int) (saved int, codec string)
+}
+
 // Placer returns the memory for the payload of a frame whose encoded header is
 // given, as many bytes as the header says. Its error ends the lane; ReadFrame
 // returns it wrapped.

@@ -266,6 +266,10 @@ func (in *incoming) arrive(f *rxFrame, bad int) {
 		in.stats.Repeats++
 		in.stats.RepeatBytes += uint64(f.size)
 	}
+	if f.codec != "" {
+		in.stats.Saved += uint64(f.saved)
+		in.stats.Codec = f.codec
+	}
 	in.widen()
 	spoilt := len(f.pieces) == 0
 	if spoilt {

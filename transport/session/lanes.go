@@ -25,6 +25,8 @@ type rxFrame struct {
 	seq     uint64
 	size    int               // payload bytes as received
 	repeat  bool              // its pieces were sent before
+	saved   int               // bytes that did not have to travel
+	codec   string            // that saved them
 	payload []byte            // in slot
 	pieces  []transport.Piece // verified ones; capacity MaxPieces
 	starts  []uint32          // where they start in payload; capacity MaxPieces
@@ -90,7 +92,9 @@ func (c *conn) writeFrame(lane int, f *txFrame, h *wire.FrameHeader) error {
 			return nil
 		}
 	default:
-		err = c.d.WriteFrame(lane, header, payload)
+		if err = c.d.WriteFrame(lane, header, payload); err == nil && c.packer != nil {
+			f.saved, f.codec = c.packer.LastSent(lane)
+		}
 	}
 	o.wrote(f)
 	return err
@@ -122,6 +126,9 @@ func (c *conn) readLane(lane int) {
 		c.pulse.heard.Add(1)
 		if !r.claimed {
 			continue
+		}
+		if r.f.saved, r.f.codec = 0, ""; c.packer != nil {
+			r.f.saved, r.f.codec = c.packer.LastReceived(lane)
 		}
 		if err := r.verify(); err != nil {
 			r.f.drop()

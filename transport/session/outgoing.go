@@ -69,6 +69,8 @@ type txFrame struct {
 	at      int      // index in outgoing.kept
 	lack    span     // pieces that the peer lacks and that have to be sent again
 	repeats int      // how often it was sent again
+	saved   int      // bytes that did not have to travel the last time
+	codec   string   // that saved them
 
 	next *txFrame // in the queue, whose mutex guards it
 
@@ -305,6 +307,11 @@ func (o *outgoing) durable(b uint32) bool {
 func (o *outgoing) wrote(f *txFrame) {
 	o.mu.Lock()
 	f.busy = false
+	if f.codec != "" {
+		o.stats.Saved += uint64(f.saved)
+		o.stats.Codec = f.codec
+		f.saved, f.codec = 0, ""
+	}
 	free := len(f.blocks) == 0
 	saved := o.rescue && !free
 	free = free || o.ended && !saved

@@ -172,7 +172,7 @@ func finishResult(e *env) {
 	e.must(in.Finish([]byte("done")), "finish the receiver")
 	r := <-finished
 	e.must(r.err, "finish")
-	if string(r.v.Result) != "done" || r.v.Stats != (transport.Stats{Frames: 1, Bytes: 1010, Pieces: 2}) {
+	if string(r.v.Result) != "done" || counted(r.v.Stats) != (transport.Stats{Frames: 1, Bytes: 1010, Pieces: 2}) {
 		e.Errorf("outcome %+v", r.v)
 	}
 	if _, err := out.Lease(e.ctx); err == nil {

@@ -108,8 +108,8 @@ func proxyDelay(e *env) {
 	e.Cleanup(p.Close)
 	e.transfer(p.A, p.B, 2, 200_000)
 	e.transfer(p.B, p.A, 1, 100_000)
-	if proxy.Passed() < 500_000 {
-		e.Errorf("%d bytes passed the proxy, at least 500,000 were sent", proxy.Passed())
+	if proxy.Passed() < 400_000 {
+		e.Errorf("%d bytes passed the proxy, 500,000 were sent, of which no codec saves a fifth", proxy.Passed())
 	}
 }
 
