@@ -208,7 +208,11 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if answer.begun { // the headers are gone that would tell of an encoding
 		r.Header.Del("Accept-Encoding")
 	}
-	x := &watch{header: rec.String(), upload: u, ended: func(s int, c *int) { status, cached = s, c }}
+	x := &watch{
+		header: rec.String(), upload: u,
+		first: func() { rec.FirstSeconds = time.Since(rec.Time).Seconds() },
+		ended: func(s int, c *int) { status, cached = s, c },
+	}
 	if why == "" {
 		x.body = body
 	}

@@ -17,6 +17,7 @@ type watch struct {
 	header string  // value of X-PDLink: in the decoder's answer, where ended is set, and in the front's own
 	upload *upload // nil: there is none
 	body   *held   // what is sent to the decoder, where all of it is in memory; nil: it is not
+	first  func()  // the first byte of the answer's body came; nil: nobody wants to know
 	ended  func(status int, cached *int)
 }
 
@@ -60,7 +61,7 @@ func observe(r *http.Response) error {
 	}
 	say(r.Header, w.header)
 	status := r.StatusCode
-	r.Body = &watcher{body: r.Body, done: func(cached *int) { w.ended(status, cached) }}
+	r.Body = &watcher{body: r.Body, first: w.first, done: func(cached *int) { w.ended(status, cached) }}
 	return nil
 }
 

@@ -58,6 +58,10 @@ type Record struct {
 	BridgeSeconds float64 `json:"bridge_seconds,omitempty"` // queue, prefill, adoption
 	AdoptSeconds  float64 `json:"adopt_seconds,omitempty"`  // of that, from the last block in the store to its adoption
 
+	// FirstSeconds is from the request to the first byte of the decoder's answer: with
+	// streaming about the time to the first token. 0: none came.
+	FirstSeconds float64 `json:"first_seconds,omitempty"`
+
 	// Known when the answer has ended.
 	Status  int     `json:"status,omitempty"` // of the decoder's answer; 499: the client left before it
 	Cached  *int    `json:"cached_tokens"`    // what the decoder said; null: nothing

@@ -10,15 +10,20 @@ import (
 // watcher passes an answer's body on and keeps its beginning and its end, where
 // the decoder says how many tokens it found in its cache.
 type watcher struct {
-	body io.ReadCloser
-	head []byte // the first bytes, up to tailKept
-	tail []byte // the last bytes, up to 2*tailKept
-	done func(cached *int)
-	once sync.Once
+	body  io.ReadCloser
+	head  []byte // the first bytes, up to tailKept
+	tail  []byte // the last bytes, up to 2*tailKept
+	first func() // is told of the first byte, once; nil: nobody is
+	done  func(cached *int)
+	once  sync.Once
 }
 
 func (w *watcher) Read(p []byte) (int, error) {
 	n, err := w.body.Read(p)
+	if n > 0 && w.first != nil {
+		w.first()
+		w.first = nil
+	}
 	w.keep(p[:n])
 	if err != nil {
 		w.finish()
