@@ -11,6 +11,9 @@ const (
 	unix      = "golang.org/x/sys/unix"
 	errgroup  = "golang.org/x/sync/errgroup"
 	semaphore = "golang.org/x/sync/semaphore"
+
+	plots      = "gonum.org/v1/plot"
+	prometheus = "github.com/prometheus/client_golang/prometheus"
 )
 
 // sockets are what packages that know only files and numbers have no use for.
@@ -21,7 +24,9 @@ func pdlinkImports() map[string]Imports {
 	table := linkImports()
 	maps.Copy(table, rdmaImports())
 	maps.Copy(table, productImports())
+	maps.Copy(table, shownImports())
 	maps.Copy(table, toolImports())
+	maps.Copy(table, perfImports())
 	return table
 }
 
@@ -44,10 +49,17 @@ func linkImports() map[string]Imports {
 			Modules:  map[string]string{"go.uber.org/goleak": "the suite's leak check", xxh3: "the peer that the suite plays signs its own pieces"},
 			Tests:    []string{"transport/mem"},
 		},
+		"transport/codec": {
+			Modules: map[string]string{
+				"github.com/pierrec/lz4/v4":           "LZ4, for payloads that repeat themselves",
+				"github.com/klauspost/compress/huff0": "Huffman codes, for the exponents of numbers",
+			},
+			NoStd: sockets(),
+		},
 		"transport/carrier": {Internal: []string{"transport", "transport/session", "transport/seal"}},
 		"tcp": {
 			Internal: []string{
-				"transport", "transport/wire", "transport/session", "transport/keys", "transport/seal", "transport/carrier",
+				"transport", "transport/wire", "transport/session", "transport/keys", "transport/seal", "transport/carrier", "transport/codec",
 			},
 			Modules: map[string]string{unix: sysWhy},
 			Tests:   []string{"transport/transporttest"},
@@ -132,6 +144,42 @@ func productImports() map[string]Imports {
 	}
 }
 
+// shownImports is what shows people what the bridge does and costs.
+func shownImports() map[string]Imports {
+	return map[string]Imports{
+		"bridge/trace": {
+			Internal: []string{"transport", "transport/session", "bridge"},
+			Tests:    []string{"transport/mem"},
+			NoStd:    sockets(),
+		},
+		"bridge/bench": {
+			Internal: []string{"bridge/omlx/plugin"},
+			Modules:  map[string]string{unix: "facts of a Mac"},
+			Tests:    []string{"bridge/omlx"},
+		},
+		"bridge/watch": {Internal: []string{"transport", "bridge"}, Tests: []string{"transport/mem", "transport/session", "transport/transporttest"}, NoStd: sockets()},
+		"bridge/watch/metrics": {
+			Internal: []string{"bridge/watch"},
+			Modules: map[string]string{
+				prometheus:                 "figures, and their format",
+				prometheus + "/collectors": "figures of the process and of Go's runtime",
+				prometheus + "/promhttp":   "what Prometheus asks for over HTTP",
+			},
+			NoStd: []string{"net", "os/exec"},
+		},
+		"bridge/watch/pages": {Internal: []string{"bridge/watch"}},
+		"bridge/cost":        {NoStd: sockets()},
+		"bridge/cost/page": {
+			Internal: []string{"bridge/cost"},
+			Modules: map[string]string{
+				plots: "plots with axes, ticks and legends", plots + "/plotter": "lines, dots and grids", plots + "/vg": "the lengths of plots",
+				plots + "/vg/draw": "the form of dots", plots + "/vg/vgsvg": "the same as SVG, which a page can hold",
+			},
+			NoStd: sockets(),
+		},
+	}
+}
+
 // toolImports is the programs and what belongs to them.
 func toolImports() map[string]Imports {
 	return map[string]Imports{
@@ -140,6 +188,7 @@ func toolImports() map[string]Imports {
 				"transport", "transport/wire", "transport/session", "transport/mem", "tcp", "rdma",
 				"bridge", "bridge/omlx", "bridge/replay", "kernels", "kernels/cuda", "kernels/safetensors", "kernels/verify", "transport/keys", "transport/failover",
 				"bridge/facts", "bridge/front", "bridge/omlx/plugin", "bridge/prefill", "bridge/prefill/calls", "tools/linkkeys",
+				"bridge/bench", "bridge/cost", "bridge/cost/page", "tools/pdperf/stats", "bridge/trace", "bridge/watch", "bridge/watch/metrics", "bridge/watch/pages",
 				"tools/cmdline", "tools/services",
 			},
 			Modules: map[string]string{
@@ -153,16 +202,6 @@ func toolImports() map[string]Imports {
 			},
 			Tests: []string{"transport/transporttest"},
 		},
-		"tools/pdperf": {
-			Internal: []string{
-				"transport", "transport/wire", "transport/session", "transport/mem", "tcp", "rdma",
-				"tools/linkkeys", "tools/cmdline", "tools/pdperf/stats", "tools/pdperf/faultproxy",
-			},
-			Modules: map[string]string{"github.com/spf13/cobra": "commands, flags and their help", errgroup: syncWhy, unix: sysWhy},
-		},
-		"tools/pdperf/stats":      {NoStd: sockets()},
-		"tools/pdperf/faultproxy": {},
-		"tools/pdperf/peers":      {Internal: []string{"tools/linkkeys", "tools/pdperf/stats"}},
 		"tools/cmdline": {
 			Modules: map[string]string{
 				"github.com/spf13/cobra":          "commands, flags, their help and completions",
@@ -173,10 +212,71 @@ func toolImports() map[string]Imports {
 		},
 		"tools/services": {NoStd: sockets()},
 		"tools/linkkeys": {
-			Internal: []string{"transport", "transport/keys", "transport/seal", "transport/wire", "tools/cmdline"},
+			Internal: []string{"transport", "transport/codec", "transport/keys", "transport/seal", "transport/wire", "tools/cmdline"},
 			Modules:  map[string]string{"github.com/spf13/cobra": "flags, their help and completions"},
 		},
 		"tools/archtest":       {},
 		"tools/archtest/skips": {},
+	}
+}
+
+// perfImports is what measures.
+func perfImports() map[string]Imports {
+	return map[string]Imports{
+		"tools/pdperf": {
+			Internal: []string{
+				"transport", "transport/wire", "transport/session", "transport/mem", "tcp", "rdma", "bridge/omlx", "bridge/replay",
+				"tools/linkkeys", "tools/cmdline", "tools/pdperf/stats", "tools/pdperf/faultproxy", "tools/pdperf/host", "tools/pdperf/flow",
+				"tools/pdperf/why",
+			},
+			Modules: map[string]string{
+				"github.com/spf13/cobra": "commands, flags and their help", "golang.org/x/term": "is somebody watching the progress?",
+				errgroup: syncWhy, unix: sysWhy,
+			},
+		},
+		"tools/pdperf/host": {
+			Modules: map[string]string{unix: sysWhy, "github.com/vishvananda/netlink": "what a token bucket lets out of an interface"},
+			NoStd:   []string{"net/http", "os/exec"},
+		},
+		"tools/pdperf/flow": {
+			Modules: map[string]string{
+				"github.com/cilium/ebpf":        "programs in the kernel that see what happens to a flow",
+				"github.com/cilium/ebpf/asm":    "their instructions: no compiler where they are built or run",
+				"github.com/cilium/ebpf/btf":    "where the running kernel has the fields that they read",
+				"github.com/cilium/ebpf/link":   "puts them to tracepoints and cgroups",
+				"github.com/cilium/ebpf/rlimit": "memory for them on kernels before 5.11",
+				unix:                            sysWhy,
+			},
+			Tests: []string{"tools/pdperf/flow/cable"},
+			NoStd: sockets(),
+		},
+		"tools/pdperf/flow/cable": {
+			Modules: map[string]string{
+				"github.com/cilium/ebpf":         "loses packets",
+				"github.com/cilium/ebpf/asm":     "the same",
+				"github.com/cilium/ebpf/link":    "the same",
+				"github.com/vishvananda/netlink": "devices and their rates",
+				unix:                             sysWhy,
+			},
+		},
+		"tools/pdperf/why": {
+			Internal: []string{"tools/pdperf/flow"},
+			Modules:  map[string]string{unix: "cores and disks of test beds"},
+			Tests: []string{
+				"bridge", "bridge/trace", "tcp", "tools/linkkeys", "tools/pdperf/flow/cable", "transport", "transport/keys",
+				"transport/seal", "transport/session",
+			},
+			NoStd: sockets(),
+		},
+		"tools/pdperf/packtest": {
+			Tests: []string{
+				"tcp", "tools/linkkeys", "tools/pdperf/flow/cable", "transport", "transport/codec", "transport/keys", "transport/seal",
+			},
+		},
+		"tools/pdperf/stats": {
+			Modules: map[string]string{"github.com/HdrHistogram/hdrhistogram-go": "percentiles of block times in bounded memory"}, NoStd: sockets(),
+		},
+		"tools/pdperf/faultproxy": {},
+		"tools/pdperf/peers":      {Internal: []string{"tools/linkkeys", "tools/pdperf/stats"}},
 	}
 }

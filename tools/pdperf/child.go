@@ -9,7 +9,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"syscall"
+	"strings"
+	"sync"
 	"time"
 )
 
@@ -32,13 +33,14 @@ func startChild(ctx context.Context, s streams, args ...string) (*child, error) 
 		return nil, fmt.Errorf("start the other end: %w", err)
 	}
 	cmd := exec.CommandContext(ctx, self, append(args, "--json", "--end-with-stdin")...)
-	cmd.Stderr = s.err
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	said := &heldOutput{to: s.err}
+	cmd.Stderr = said
 	cmd.WaitDelay = childGrace
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, fmt.Errorf("start the other end: %w", err)
 	}
+	cmd.Cancel = stdin.Close // it takes no signals, which a terminal gives to both
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, fmt.Errorf("start the other end: %w", err)
@@ -65,8 +67,13 @@ func startChild(ctx context.Context, s streams, args ...string) (*child, error) 
 		err = context.Cause(ctx)
 	}
 	if err != nil || l.Listen == "" {
-		return nil, fmt.Errorf("start the other end: %w", errors.Join(c.end(), err))
+		ended := c.end()
+		if text := said.last(); text != "" { // it says why itself
+			return nil, fmt.Errorf("the other end: %s", text)
+		}
+		return nil, fmt.Errorf("start the other end: %w", errors.Join(ended, err))
 	}
+	said.release()
 	c.url = l.Listen
 	return c, nil
 }
@@ -81,4 +88,37 @@ func (c *child) end() error {
 		return fmt.Errorf("the other end: %w", err)
 	}
 	return nil
+}
+
+// heldOutput keeps what is written to it until release, and hands it on from then on.
+type heldOutput struct {
+	to io.Writer
+
+	mu   sync.Mutex // guards what follows
+	kept []byte     // at most maxLine
+	free bool
+}
+
+func (h *heldOutput) Write(p []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.free {
+		return h.to.Write(p)
+	}
+	h.kept = append(h.kept, p[:min(len(p), maxLine-len(h.kept))]...)
+	return len(p), nil
+}
+
+func (h *heldOutput) release() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.to.Write(h.kept) //nolint:errcheck // nobody is left to tell
+	h.kept, h.free = nil, true
+}
+
+// last is the last line of what is kept, without the name of the program.
+func (h *heldOutput) last() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return strings.TrimPrefix(lastLine(h.kept), "pdperf: ")
 }

@@ -25,6 +25,9 @@ type floorFlags struct {
 	anyAddress   bool
 	asJSON       bool
 	asChild      bool
+
+	model       string // that the blocks are like, for the result
+	blockTokens int
 }
 
 func newFloor(io streams) *cobra.Command {
@@ -104,7 +107,9 @@ func (f *floorFlags) run(ctx context.Context, io streams) error {
 	case f.to != "":
 		return f.send(ctx, io)
 	}
-	child, err := startChild(ctx, io, "floor", "--listen", "tcp://127.0.0.1:0",
+	late, _, cancel := graceful(ctx)
+	defer cancel()
+	child, err := startChild(late, io, "floor", "--listen", "tcp://127.0.0.1:0",
 		"--recv-frames", strconv.Itoa(f.recvFrames), "--frame", strconv.FormatInt(int64(f.frame), 10))
 	if err != nil {
 		return failed(err)
@@ -158,10 +163,25 @@ func (f *floorFlags) send(ctx context.Context, io streams) error {
 	if err != nil {
 		return err
 	}
+	late, early, cancel := graceful(ctx)
+	defer cancel()
+	r, err := f.measure(late, addr, early)
+	if err != nil {
+		return errors.Join(err, ctx.Err())
+	}
+	if err := r.print(io, f.asJSON); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+// measure is the sending end of one run, to an address.
+func (f *floorFlags) measure(ctx context.Context, addr string, early <-chan struct{}) (*result, error) {
 	s := newFloorSender(f)
+	s.early = early
 	r, err := s.measure(ctx, addr)
 	if err != nil {
-		return failed(errors.Join(err, context.Cause(ctx)))
+		return nil, failed(errors.Join(err, context.Cause(ctx)))
 	}
-	return r.print(io, f.asJSON)
+	return r, nil
 }

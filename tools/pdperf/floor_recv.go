@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"runtime"
 	"sync/atomic"
 	"time"
 )
@@ -52,8 +51,13 @@ func serveFloor(ctx context.Context, ln net.Listener) error {
 	return talked
 }
 
-// acceptFrom accepts the next connection from the host of c.
+// acceptFrom accepts the next connection from the host of c, which has to come soon: others
+// wait.
 func acceptFrom(ln net.Listener, c net.Conn) (*net.TCPConn, error) {
+	if t, ok := ln.(*net.TCPListener); ok {
+		t.SetDeadline(time.Now().Add(greeting)) //nolint:errcheck // a listener that is closed fails below
+		defer t.SetDeadline(time.Time{})        //nolint:errcheck // likewise
+	}
 	for {
 		d, err := ln.Accept()
 		if err != nil {
@@ -148,8 +152,8 @@ func (r *floorReceiver) fill(c *net.TCPConn, w *waker, p []byte) error {
 // something, every block that it sent is acknowledged, so nothing moves.
 func (r *floorReceiver) converse(t *talk, data net.Conn) error {
 	local, remote := data.LocalAddr().String(), data.RemoteAddr().String()
-	var cpu *cpuUse
-	var sockets []socketFacts
+	var before reading
+	defer func() { before.stop() }()
 	var blocks, reads uint64
 	for {
 		var l floorLine
@@ -161,17 +165,19 @@ func (r *floorReceiver) converse(t *talk, data net.Conn) error {
 			return err
 		case l.Phase == "begin":
 			blocks, reads = r.blocks.Load(), r.reads.Load()
-			sockets, cpu = readSockets(local, remote), readCPU()
+			before.stop()
+			before = beginReading(local, remote, nil, true)
 			err = t.say(floorLine{})
 		case l.Phase == "end":
 			spent := readCPU()
 			rep := report{Blocks: r.blocks.Load() - blocks, Frames: r.reads.Load() - reads}
 			rep.Bytes = rep.Blocks * uint64(r.a.BlockBytes)
-			rep.End = endResult{
-				Platform: platform(), Cores: runtime.NumCPU(), Buffers: min(r.a.RecvFrames, r.framesOf(rep.Blocks)),
-				Owned: r.a.RecvFrames, Buffer: r.a.FrameBytes, CPU: spent.since(cpu, rep.Bytes),
-				Sockets: dataSockets(socketsSince(readSockets(local, remote), sockets)),
+			if before.ports == nil {
+				return errors.New("the other end ended what it did not begin")
 			}
+			rep.End = before.end(spent, rep.Bytes)
+			rep.End.Buffers, rep.End.Owned, rep.End.Buffer = min(r.a.RecvFrames, r.framesOf(rep.Blocks)), r.a.RecvFrames, r.a.FrameBytes
+			rep.End.Sockets = dataSockets(rep.End.Sockets)
 			err = t.say(floorLine{Report: &rep})
 		default:
 			return fmt.Errorf("the other end said phase %q", printable(l.Phase))

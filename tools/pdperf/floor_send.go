@@ -7,8 +7,9 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"runtime"
 	"time"
+
+	"pdlink/tools/pdperf/stats"
 )
 
 // floorSender writes blocks from its buffers in turn.
@@ -17,6 +18,8 @@ type floorSender struct {
 	mem  []byte
 	data *net.TCPConn
 	next int // buffer of the next block
+
+	early <-chan struct{} // closed: no more blocks are started
 }
 
 func newFloorSender(f *floorFlags) *floorSender {
@@ -47,7 +50,7 @@ func (s *floorSender) measure(ctx context.Context, addr string) (*result, error)
 	defer s.data.Close()
 	stopData := context.AfterFunc(ctx, func() { s.data.Close() }) //nolint:errcheck // it interrupts what waits
 	defer stopData()
-	if s.f.warmup > 0 {
+	if s.f.warmup > 0 && !s.stopped() {
 		if _, _, err := s.phase(t, s.f.warmup); err != nil {
 			return nil, fmt.Errorf("warm up: %w", err)
 		}
@@ -58,7 +61,7 @@ func (s *floorSender) measure(ctx context.Context, addr string) (*result, error)
 	}
 	r := &result{
 		Program: "floor", Link: "tcp", Local: s.data.LocalAddr().String(), Remote: s.data.RemoteAddr().String(),
-		Direction: "push", Processes: 2, BlockBytes: int64(s.f.block), FrameBytes: int64(s.f.frame), InFlight: s.f.inFlight,
+		Direction: push, Processes: 2, Model: s.f.model, BlockTokens: s.f.blockTokens, BlockBytes: int64(s.f.block), FrameBytes: int64(s.f.frame), InFlight: s.f.inFlight,
 		Lanes: 1, Sum: "none", Warmup: s.f.warmup.Seconds(),
 	}
 	r.settle(m, rep)
@@ -85,17 +88,15 @@ func (s *floorSender) phase(t *talk, d time.Duration) (sent, report, error) {
 		return sent{}, report{}, err
 	}
 	local, remote := s.data.LocalAddr().String(), s.data.RemoteAddr().String()
-	sockets, before := readSockets(local, remote), readCPU()
+	before := beginReading(local, remote, nil, false)
 	m, err := s.send(d)
 	if err != nil {
 		return sent{}, report{}, err
 	}
 	after := readCPU()
-	m.end = endResult{
-		Platform: platform(), Cores: runtime.NumCPU(), Buffers: min(s.f.buffers, int(min(m.blocks, maxBlocks))), Owned: s.f.buffers,
-		Buffer: int64(s.f.block), CPU: after.since(before, m.bytes),
-		Sockets: dataSockets(socketsSince(readSockets(local, remote), sockets)),
-	}
+	m.end = before.end(after, m.bytes)
+	m.end.Buffers, m.end.Owned, m.end.Buffer = min(s.f.buffers, int(min(m.blocks, maxBlocks))), s.f.buffers, int64(s.f.block)
+	m.end.Sockets = dataSockets(m.end.Sockets)
 	l, err := t.ask(floorLine{Phase: "end"})
 	if err != nil {
 		return sent{}, report{}, err
@@ -103,8 +104,7 @@ func (s *floorSender) phase(t *talk, d time.Duration) (sent, report, error) {
 	if l.Report == nil {
 		return sent{}, report{}, errors.New("the other end sent no report")
 	}
-	l.Report.End.Platform = printable(l.Report.End.Platform)
-	l.Report.End.Sockets = cleanSockets(l.Report.End.Sockets)
+	l.Report.End.clean()
 	return m, *l.Report, nil
 }
 
@@ -112,7 +112,7 @@ func (s *floorSender) phase(t *talk, d time.Duration) (sent, report, error) {
 func (s *floorSender) send(d time.Duration) (sent, error) {
 	starts := make(chan time.Time, s.f.inFlight) // of blocks that are not acknowledged
 	room := make(chan struct{}, s.f.inFlight)    // holds one for each of them
-	var m sent
+	m := sent{times: stats.NewTimes()}
 	var first, last time.Time
 	acked := make(chan error, 1)
 	go func() {
@@ -128,7 +128,7 @@ func (s *floorSender) send(d time.Duration) (sent, error) {
 				return
 			}
 			last = time.Now()
-			m.times = append(m.times, last.Sub(begin))
+			m.times.Record(last.Sub(begin))
 			<-room
 		}
 		acked <- nil
@@ -138,16 +138,26 @@ func (s *floorSender) send(d time.Duration) (sent, error) {
 	if err := errors.Join(err, <-acked); err != nil {
 		return sent{}, err
 	}
-	m.blocks = uint64(len(m.times))
+	m.blocks = uint64(m.times.N())
 	m.bytes = m.blocks * uint64(s.f.block)
-	m.seconds = last.Sub(first).Seconds()
+	m.seconds, m.early = last.Sub(first).Seconds(), s.stopped()
 	return m, nil
+}
+
+// stopped reports whether no more blocks are to be started.
+func (s *floorSender) stopped() bool {
+	select {
+	case <-s.early:
+		return true
+	default:
+		return false
+	}
 }
 
 // write sends blocks until the time is over.
 func (s *floorSender) write(d time.Duration, room chan<- struct{}, starts chan<- time.Time, first *time.Time) error {
 	end := time.Now().Add(d)
-	for n := 0; n < maxBlocks && (n == 0 || time.Now().Before(end)); n++ {
+	for n := 0; n < maxBlocks && (n == 0 || time.Now().Before(end)) && !s.stopped(); n++ {
 		block := s.mem[s.next*int(s.f.block):][:s.f.block]
 		s.next = (s.next + 1) % s.f.buffers
 		room <- struct{}{}

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"os"
 	"os/exec"
@@ -55,6 +57,11 @@ lists them.
 			if len(args) == 0 {
 				return errors.New("which case? give a directory, or bundled:NAME")
 			}
+			for _, a := range args {
+				if strings.HasPrefix(a, "-") || a == "" {
+					return fmt.Errorf("%q is no case: give flags before \"--\", and a directory, bundled:NAME or synthetic:MODEL:TOKENS", a)
+				}
+			}
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
@@ -84,15 +91,24 @@ func (f *handoverFlags) check() error {
 			return fmt.Errorf("--links %s: want each of %s once at most", strings.Join(f.links, ","), strings.Join(handoverLinks(), ", "))
 		}
 	}
+	// What the others are compared with comes first, wherever it was named.
+	slices.SortStableFunc(f.links, func(a, b string) int {
+		return cmp.Compare(slices.Index(handoverLinks(), a), slices.Index(handoverLinks(), b))
+	})
 	switch {
 	case len(f.links) == 0:
 		return errors.New("--links: none is given")
 	case f.runs < 1 || f.runs > maxRuns:
 		return fmt.Errorf("--runs %d: want 1 to %d", f.runs, maxRuns)
-	case f.at == "" || strings.Contains(f.at, "/"):
-		return fmt.Errorf("--at %q: want an address of this host", f.at)
+	case !hostAddress(f.at):
+		return fmt.Errorf("--at %q: want an address of this host, without a scheme and a port", f.at)
 	}
 	return f.keys.Check()
+}
+
+// hostAddress reports whether text can be a host's name or address, and nothing else.
+func hostAddress(text string) bool {
+	return text != "" && !strings.ContainsAny(text, "/ \t[]@?") && (!strings.Contains(text, ":") || net.ParseIP(strings.Split(text, "%")[0]) != nil)
 }
 
 // findProgram is pdlink, as a path that can be started.
@@ -148,25 +164,10 @@ func (f *handoverFlags) run(ctx context.Context, io streams, cases []string) err
 	defer remove()
 	h := &handing{program: program, dir: dir, ours: ours, theirs: theirs, encrypt: f.keys.Encrypt, at: net.JoinHostPort(f.at, "0"), io: io}
 	var all []handed
-	bad := 0
 	for _, name := range cases {
-		mem := -1.0
-		if err := h.reference(ctx, name); err != nil {
-			return err
-		}
-		for _, link := range f.links {
-			row := h.measure(ctx, name, link, f.runs)
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			if row.Why != "" {
-				bad++
-			} else if link == "mem" {
-				mem = row.PerToken
-			}
-			if mem >= 0 && row.Why == "" {
-				over := row.PerToken - mem
-				row.Over = &over
+		for row := range f.rows(ctx, h, name) {
+			if ctx.Err() != nil && row.Why != "" {
+				break // it was interrupted
 			}
 			all = append(all, row)
 			if f.asJSON {
@@ -175,14 +176,51 @@ func (f *handoverFlags) run(ctx context.Context, io streams, cases []string) err
 				}
 			}
 		}
+		if ctx.Err() != nil {
+			break
+		}
 	}
-	if !f.asJSON {
+	if !f.asJSON && len(all) > 0 {
 		printHanded(io, all)
 	}
-	if bad > 0 {
+	bad := 0
+	for _, row := range all {
+		if row.Why != "" {
+			bad++
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case bad > 0:
 		return failed(fmt.Errorf("%d of %d could not be handed over", bad, len(all)))
 	}
 	return nil
+}
+
+// rows hands a case over by each link. Without something to compare with there is one row,
+// which says why.
+func (f *handoverFlags) rows(ctx context.Context, h *handing, name string) iter.Seq[handed] {
+	return func(yield func(handed) bool) {
+		if err := h.reference(ctx, name); err != nil {
+			yield(handed{Event: "handover", Case: name, Link: "mem", Runs: f.runs, Why: plain(err)})
+			return
+		}
+		mem := -1.0
+		for _, link := range f.links {
+			row := h.measure(ctx, name, link, f.runs)
+			if link == "mem" && row.Why == "" {
+				mem = row.PerToken
+			}
+			if mem >= 0 && row.Why == "" {
+				over := row.PerToken - mem
+				row.Over = &over
+			}
+			if !yield(row) {
+				return
+			}
+		}
+	}
 }
 
 // printHanded writes the table.

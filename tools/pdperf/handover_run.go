@@ -70,7 +70,7 @@ func (r *replayed) good(link string) error {
 func (h *handing) reference(ctx context.Context, name string) error {
 	h.want = filepath.Join(h.dir, "reference")
 	if err := os.RemoveAll(h.want); err != nil {
-		return failed(err)
+		return err
 	}
 	r, err := h.replay(ctx, name, "--store", h.want)
 	if err == nil {
@@ -80,7 +80,7 @@ func (h *handing) reference(ctx context.Context, name string) error {
 		err = fmt.Errorf("%d of %d blocks are the decoder's own", r.Identical, r.Total)
 	}
 	if err != nil {
-		return failed(fmt.Errorf("%s: %w", name, err))
+		return err
 	}
 	h.first = r
 	return nil
@@ -196,6 +196,9 @@ func (h *handing) receiver(ctx context.Context, args ...string) (url string, end
 	if json.Unmarshal(line, &l) != nil || l.Listen == "" {
 		cmd.Process.Kill() //nolint:errcheck // the next line waits for its end
 		err := cmd.Wait()
+		if err == nil {
+			err = errors.New("it ended")
+		}
 		return "", nil, fmt.Errorf("pdlink decode does not listen: %w: %s", err, lastLine(log.Bytes()))
 	}
 	return l.Listen, func() error {

@@ -76,3 +76,32 @@ func TestServeAndRunWithKeys(t *testing.T) {
 		t.Errorf("%d transfers", n)
 	}
 }
+
+// TestRunChoosesWhatIsSealed: one end that leaves it to the other, in clear and sealed.
+func TestRunChoosesWhatIsSealed(t *testing.T) {
+	dialler, listener, remove, err := linkkeys.Temporary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer remove()
+	s := start(t, "serve", "--listen", "tcp://127.0.0.1:0", "--frame", "64KiB", "--keys", listener, "--encrypt", "off")
+	status, out, errOut := cli(t, quick("run", "--to", s.url, "--keys", dialler, "--links", "tcp,tcp+tls", "--json", "--reps", "2")...)
+	all := results(t, out)
+	if status != exitOK || len(all) != 4 || all[0].Sealed || !all[1].Sealed || !all[2].Sealed || all[3].Sealed {
+		t.Errorf("status %d, %d results: %s", status, len(all), errOut)
+	}
+	if strings.Count(errOut, "warning: --encrypt off") != 1 {
+		t.Errorf("said %s", errOut)
+	}
+	for _, c := range []struct {
+		flags []string
+		say   string
+	}{
+		{[]string{"--links", "tcp+tls", "--encrypt", "off"}, "contradict each other"},
+		{[]string{"--links", "tcp", "--encrypt", "on"}, "serve it with --encrypt off, or name that link"},
+	} {
+		if status, out, errOut := cli(t, quick("run", append(c.flags, "--to", s.url, "--keys", dialler)...)...); status != exitFailed || !strings.Contains(out+errOut, c.say) {
+			t.Errorf("%v: status %d: %s%s", c.flags, status, out, errOut)
+		}
+	}
+}

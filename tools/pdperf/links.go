@@ -58,6 +58,7 @@ func openLink(url string, o linkOptions) (transport.Link, string, error) {
 	}
 	opts := tcp.Options{
 		Session: o.session, OnReject: o.reject, Keys: o.keys.Store, Peer: o.keys.Peer, Encrypt: o.keys.Suite,
+		Compress: o.keys.Compress,
 	}
 	switch scheme {
 	case "mem":
@@ -105,7 +106,7 @@ func openKeys(ctx context.Context, io streams, f *linkkeys.Flags, url string, gi
 	c, err := f.Choose(ctx, given, func(err error) { io.warn([]string{"peers are not as they should be: " + err.Error()}) },
 		linkkeys.Place{Addr: addr, Socket: scheme == "unix"})
 	if err == nil && c.Store != nil && !c.Dir.Named {
-		io.notef("%s\n", c.Text())
+		io.note("%s\n", c.Text())
 	}
 	return c, err
 }

@@ -8,6 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// floorLowat is the mark of a floor that is measured beside a transport, which has the
+// same one.
+const floorLowat = 1 << 20
+
 // waker sets how many bytes wake the reader of a socket.
 type waker struct {
 	raw   syscall.RawConn

@@ -7,6 +7,9 @@ import (
 	"net"
 )
 
+// floorLowat is none here.
+const floorLowat = 0
+
 // waker does nothing here.
 type waker struct{}
 

@@ -16,10 +16,13 @@ import (
 	"pdlink/tools/linkkeys"
 )
 
+// asProgram in the environment makes the test binary be pdperf.
+const asProgram = "PDPERF_TEST_IS_PDPERF"
+
 // TestMain makes the test binary be pdperf where local and floor start it as
 // their other end: nothing else has that flag.
 func TestMain(m *testing.M) {
-	if slices.Contains(os.Args, "--end-with-stdin") {
+	if slices.Contains(os.Args, "--end-with-stdin") || os.Getenv(asProgram) != "" {
 		main()
 	}
 	os.Setenv(linkkeys.Env, "testdata/none") // the keys of whoever runs the tests do not count

@@ -45,12 +45,11 @@ func TestLocalDialsOverItsDevice(t *testing.T) {
 		"rdma://127.0.0.1:0":                           "rdma://127.0.0.1:9",
 		"rdma://127.0.0.1:0?device=rxe0:1&fallback=no": "rdma://127.0.0.1:9?device=rxe0:1",
 	} {
-		f := localFlags{link: link}
 		scheme, _, _, err := splitURL(link)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := f.dials(scheme + "://127.0.0.1:9"); got != want {
+		if got := dials(link, scheme+"://127.0.0.1:9"); got != want {
 			t.Errorf("%s: dials %s, want %s", link, got, want)
 		}
 	}

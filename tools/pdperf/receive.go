@@ -1,13 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"runtime"
+	"sync"
 
 	"pdlink/rdma"
 	"pdlink/transport"
@@ -16,9 +15,10 @@ import (
 // receivingEnd takes one transfer at a time: two would spoil each other's
 // figures.
 type receivingEnd struct {
-	o     receiveOptions
-	busy  chan struct{} // capacity 1: held by the transfer that is measured
-	ports *rdma.Ports   // that connections use; nil: none are followed
+	o      receiveOptions
+	busy   chan struct{} // capacity 1: held by the transfer that is measured
+	ports  *rdma.Ports   // that connections use; nil: none are followed
+	sender *sender       // nil: it does not send
 }
 
 func newReceivingEnd(o receiveOptions) *receivingEnd {
@@ -44,10 +44,16 @@ func (e *receivingEnd) serve(ctx context.Context, conn transport.Conn, tell func
 	if !f.Proven {
 		f.Peer = "" // what it calls itself
 	}
+	var pulls sync.WaitGroup
+	defer pulls.Wait()
 	for {
 		offer, err := conn.Accept(ctx)
 		if err != nil {
 			return
+		}
+		if offer.Request().Kind == kindPull {
+			pulls.Go(func() { e.pulled(ctx, conn, offer) })
+			continue
 		}
 		r, err := e.take(ctx, conn, offer)
 		if errors.Is(err, errNotTaken) {
@@ -84,7 +90,8 @@ func (e *receivingEnd) take(ctx context.Context, conn transport.Conn, offer tran
 		return refuse(transport.RefuseBusy, "another run is being measured")
 	}
 	f := conn.Facts()
-	before := reading{cpu: readCPU(), sockets: readSockets(f.Local, f.Remote), ports: beginPorts(e.ports)} // frames come as soon as it is admitted
+	before := beginReading(f.Local, f.Remote, e.ports, true) // frames come as soon as it is admitted
+	defer before.stop()
 	in, err := offer.Admit(nil)
 	if err != nil {
 		return report{}, fmt.Errorf("admit: %w", err)
@@ -95,32 +102,6 @@ func (e *receivingEnd) take(ctx context.Context, conn transport.Conn, offer tran
 		in.Cancel(err.Error())
 	}
 	return r, err
-}
-
-// parseAsk reads what a peer asks for, which may be anything.
-func parseAsk(meta []byte) (ask, error) {
-	var a ask
-	if len(meta) > maxLine {
-		return a, fmt.Errorf("a request of %d bytes is too long", len(meta))
-	}
-	d := json.NewDecoder(bytes.NewReader(meta))
-	if err := d.Decode(&a); err != nil {
-		return a, fmt.Errorf("read request: %w", err)
-	}
-	if a.Version != askVersion {
-		return a, fmt.Errorf("request of version %d, this end knows %d: use the same release on both ends", a.Version, askVersion)
-	}
-	if a.BlockBytes < unit || a.BlockBytes > maxBlock {
-		return a, fmt.Errorf("blocks of %d bytes, want %d to %d", a.BlockBytes, unit, maxBlock)
-	}
-	return a, nil
-}
-
-// reading is what the process and its sockets had used at one moment.
-type reading struct {
-	cpu     *cpuUse
-	sockets []socketFacts
-	ports   func() []portFacts // what they counted since
 }
 
 // taking is a transfer that is being received. The link has verified what it
@@ -170,12 +151,8 @@ func (t *taking) run(ctx context.Context) (report, error) {
 	if f.Sum != "none" {
 		t.r.Verified = s.Bytes
 	}
-	t.r.End = endResult{
-		Platform: platform(), Cores: runtime.NumCPU(), Buffers: len(t.seen), Owned: t.o.slots, Buffer: int64(t.o.frame),
-		Window: t.o.window - t.o.hold,
-		CPU:    after.since(t.before.cpu, t.r.Bytes), Sockets: socketsSince(readSockets(f.Local, f.Remote), t.before.sockets),
-		Ports: t.before.ports(),
-	}
+	t.r.End = t.before.end(after, t.r.Bytes)
+	t.r.End.Buffers, t.r.End.Owned, t.r.End.Buffer, t.r.End.Window = len(t.seen), t.o.slots, int64(t.o.frame), t.o.window-t.o.hold
 	if n := len(t.open); n > 0 {
 		return t.r, fmt.Errorf("the sender finished and %d blocks are not whole", n)
 	}
@@ -191,7 +168,9 @@ func (t *taking) frame(d *transport.Delivery) error {
 	t.held = append(t.held, d)
 	defer t.release(t.o.hold)
 	for i, p := range d.Pieces() {
-		t.seen[&d.Data(i)[0]] = struct{}{}
+		if i == 0 { // a slot's payload begins with it
+			t.seen[&d.Data(0)[0]] = struct{}{}
+		}
 		if err := t.piece(p); err != nil {
 			return err
 		}

@@ -15,9 +15,11 @@ func newRoot(io streams) *cobra.Command {
 CPU seconds per gigabyte at both ends, what the kernel granted.
 
   pdperf local                    both ends on this host, two processes
+  pdperf local --links tcp,mem    links, sizes, models, directions side by side
   pdperf serve                    the receiving end
   pdperf run --to URL             the sending end; prints the result
   pdperf floor                    a bare sender and receiver, to compare with
+  pdperf compare A.json B.json    two runs, with confidence
   pdperf handover CASE            what handing a prompt's blocks over costs, link by link
   pdperf fault --listen A --to B  put faults between two hosts
   pdperf schema                   what the fields of --json mean
@@ -27,6 +29,6 @@ CPU seconds per gigabyte at both ends, what the kernel granted.
 		Args: cmdline.Group,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	root.AddCommand(newLocal(io), newServe(io), newRun(io), newFloor(io), newFault(io), newHandover(io), newSchema(io), newVersion(io))
+	root.AddCommand(newLocal(io), newServe(io), newRun(io), newFloor(io), newFault(io), newCompare(io), newHandover(io), newSchema(io), newVersion(io))
 	return root
 }

@@ -108,6 +108,12 @@ func (v *validator) kind(path string, s map[string]any, x any) {
 }
 
 func (v *validator) object(path string, s, m map[string]any) {
+	if each, ok := s["additionalProperties"].(map[string]any); ok && s["properties"] == nil {
+		for name, x := range m {
+			v.check(path+"."+name, each, x)
+		}
+		return
+	}
 	props := s["properties"].(map[string]any)
 	for _, name := range s["required"].([]any) {
 		if _, ok := m[name.(string)]; !ok {
@@ -125,7 +131,10 @@ func (v *validator) object(path string, s, m map[string]any) {
 }
 
 func TestSchemaRefuses(t *testing.T) {
-	good := result{Schema: schemaName, Program: "pdperf", Direction: "push", Processes: 2, Sender: endResult{CPU: &cpuUse{}, Sockets: []socketFacts{{}}}}
+	good := result{
+		Schema: schemaName, Program: "pdperf", Direction: "push", Processes: 2, Limited: &limited{}, Disturbed: []string{"by a cat"},
+		Sender: endResult{CPU: &cpuUse{}, Sockets: []socketFacts{{}}, NIC: &nicFacts{Offloads: []string{"tso"}}, Load: &loadFacts{}},
+	}
 	change := func(f func(map[string]any)) []byte {
 		text, err := json.Marshal(good)
 		if err != nil {
@@ -156,7 +165,12 @@ func TestSchemaRefuses(t *testing.T) {
 		"no count": func(m map[string]any) {
 			m["sender"].(map[string]any)["ports"] = []any{map[string]any{"port": "a:1", "counts": []any{map[string]any{"name": "x"}}}}
 		},
-		"element": func(m map[string]any) { m["sender"].(map[string]any)["sockets"] = []any{map[string]any{}} },
+		"counter": func(m map[string]any) {
+			m["sender"].(map[string]any)["sockets"].([]any)[0].(map[string]any)["tcp_info"].(map[string]any)["sent_bytes"] = "many"
+		},
+		"direction": func(m map[string]any) { m["direction"] = "sideways" },
+		"cause":     func(m map[string]any) { m["limited_by"] = map[string]any{"cause": "wire"} },
+		"element":   func(m map[string]any) { m["sender"].(map[string]any)["sockets"] = []any{map[string]any{}} },
 	} {
 		if bad := validate(t, change(f)); len(bad) == 0 {
 			t.Errorf("%s: accepted", name)
@@ -174,13 +188,17 @@ func TestSchemaDocumentsEveryField(t *testing.T) {
 		v      any
 	}{
 		{root, result{}}, {defs["end"], endResult{}}, {defs["cpu"], cpuUse{}}, {defs["socket"], socketFacts{}}, {defs["times"], blockTimes{}},
-		{defs["port"], portFacts{}}, {defs["count"], portCount{}},
+		{defs["port"], portFacts{}}, {defs["count"], portCount{}}, {defs["interface"], nicFacts{}}, {defs["host"], hostFacts{}},
+		{defs["load"], loadFacts{}}, {defs["limited"], limited{}},
+		{defs["watched"], watched{}}, {defs["quantile"], quantile{}}, {defs["event"], event{}}, {defs["backlog"], backlogFacts{}},
 	} {
 		s := c.schema.(map[string]any)
 		props := s["properties"].(map[string]any)
 		var want, have, required []string
 		for _, f := range reflect.VisibleFields(reflect.TypeOf(c.v)) {
-			want = append(want, f.Tag.Get("json"))
+			if f.IsExported() {
+				want = append(want, f.Tag.Get("json"))
+			}
 		}
 		for name, p := range props {
 			have = append(have, name)

@@ -5,54 +5,42 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"runtime"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"pdlink/rdma"
+	"pdlink/tools/pdperf/stats"
 	"pdlink/transport"
 )
-
-// kindPerf names the transfers of this program: their blocks are of one size,
-// and what is in them means nothing.
-const kindPerf = "pdperf"
-
-// ask is what a sender says when it opens a transfer.
-type ask struct {
-	Version    int    `json:"version"`
-	BlockBytes uint64 `json:"block_bytes"`
-}
-
-// askVersion is the only one so far.
-const askVersion = 1
 
 // sendingEnd measures over one connection.
 type sendingEnd struct {
 	o         sendOptions
 	conn      transport.Conn
 	source    *source
-	processes int         // that the two ends are in
-	ports     *rdma.Ports // that the connection uses; nil: none are followed
+	processes int             // that the two ends are in
+	ports     *rdma.Ports     // that the connection uses; nil: none are followed
+	early     <-chan struct{} // closed: no more blocks are started; nil: never
 }
 
-// measure warms up and then measures.
-func (e *sendingEnd) measure(ctx context.Context) (*result, error) {
+// ready does what can be done before anything is measured.
+func (e *sendingEnd) ready() error {
 	f := e.conn.Facts()
 	if int(e.o.frame) > f.MaxPayload {
-		return nil, fmt.Errorf("--frame %s: the other end takes frames of up to %s", sizeText(int64(e.o.frame)), sizeText(int64(f.MaxPayload)))
+		return fmt.Errorf("--frame %s: the other end takes frames of up to %s", sizeText(int64(e.o.frame)), sizeText(int64(f.MaxPayload)))
 	}
-	if e.o.presummed {
-		lengths := []int{int(min(e.o.block, e.o.frame))}
-		if tail := int(e.o.block % e.o.frame); tail > 0 {
-			lengths = append(lengths, tail)
-		}
-		if err := e.source.prepare(f.Sum, lengths...); err != nil {
-			return nil, err
-		}
+	if !e.o.presummed {
+		return nil
 	}
-	if e.o.warmup > 0 {
+	return e.source.prepare(f.Sum, e.o.shape.frames)
+}
+
+// measure warms up and then measures. ready comes before it.
+func (e *sendingEnd) measure(ctx context.Context) (*result, error) {
+	f := e.conn.Facts()
+	if e.o.warmup > 0 && !e.stopped() {
 		if _, _, err := e.phase(ctx, e.o.warmup); err != nil {
 			return nil, fmt.Errorf("warm up: %w", err)
 		}
@@ -62,8 +50,8 @@ func (e *sendingEnd) measure(ctx context.Context) (*result, error) {
 		return nil, err
 	}
 	r := &result{
-		Program: "pdperf", Link: f.Link, Local: f.Local, Remote: f.Remote, Direction: e.o.direction, Processes: e.processes,
-		BlockBytes: int64(e.o.block), FrameBytes: int64(e.o.frame), InFlight: e.o.inFlight, Lanes: f.Lanes,
+		Program: "pdperf", Link: f.Link, Local: f.Local, Remote: f.Remote, Direction: push, Processes: e.processes,
+		Model: e.o.shape.model, BlockTokens: e.o.shape.blockTokens, BlockBytes: int64(e.o.shape.blockBytes), FrameBytes: int64(e.o.frame), InFlight: e.o.inFlight * e.o.shape.group, Lanes: f.Lanes,
 		Sum: f.Sum, Presummed: e.o.presummed, Sealed: f.Sealed, ZeroCopy: f.ZeroCopy, Warmup: e.o.warmup.Seconds(),
 	}
 	if f.Proven {
@@ -73,13 +61,23 @@ func (e *sendingEnd) measure(ctx context.Context) (*result, error) {
 	return r, nil
 }
 
+// stopped reports whether no more blocks are to be started.
+func (e *sendingEnd) stopped() bool {
+	select {
+	case <-e.early:
+		return true
+	default:
+		return false
+	}
+}
+
 // phase is one transfer: blocks are started for so long, then the ones on their
 // way are waited for.
 func (e *sendingEnd) phase(ctx context.Context, d time.Duration) (sent, report, error) {
 	late := fmt.Errorf("blocks are still on their way %v after the end", patience)
 	ctx, cancel := context.WithTimeoutCause(ctx, d+patience, late)
 	defer cancel()
-	meta, err := json.Marshal(ask{askVersion, uint64(e.o.block)})
+	meta, err := json.Marshal(ask{askVersion, e.o.shape.blockBytes, nil})
 	if err != nil {
 		return sent{}, report{}, err
 	}
@@ -124,6 +122,7 @@ type phase struct {
 	starts []time.Time
 	acks   []time.Time // zero: not acknowledged
 	resent uint64
+	cut    bool // it was interrupted
 }
 
 // run sends until the time is over and every block is acknowledged.
@@ -133,7 +132,8 @@ func (p *phase) run(ctx context.Context, d time.Duration) (sent, error) {
 	var leaser sync.WaitGroup
 	leaser.Go(func() { p.lease(leasing) })
 	p.source.used()
-	before, sockets, ports := readCPU(), p.sockets(), beginPorts(p.ports)
+	f := p.conn.Facts()
+	before := beginReading(f.Local, f.Remote, p.ports, false)
 	p.end = time.Now().Add(d)
 	g, sending := errgroup.WithContext(ctx)
 	for range p.o.inFlight {
@@ -152,17 +152,9 @@ func (p *phase) run(ctx context.Context, d time.Duration) (sent, error) {
 		return sent{}, err
 	}
 	s := p.sum()
-	s.end = endResult{
-		Platform: platform(), Cores: runtime.NumCPU(), Owned: p.source.ring.Slots(), Buffers: p.source.used(),
-		Buffer: int64(p.o.frame), CPU: after.since(before, s.bytes), Sockets: socketsSince(p.sockets(), sockets),
-		Ports: ports(),
-	}
+	s.end = before.end(after, s.bytes)
+	s.end.Owned, s.end.Buffers, s.end.Buffer = p.source.ring.Slots(), p.source.used(), int64(p.o.frame)
 	return s, nil
-}
-
-func (p *phase) sockets() []socketFacts {
-	f := p.conn.Facts()
-	return readSockets(f.Local, f.Remote)
 }
 
 // lease takes every slot as it becomes free. The ring hands out the slot given
@@ -197,7 +189,7 @@ func (p *phase) take(ctx context.Context) (*transport.Lease, error) {
 	}
 }
 
-// work sends one block after the other, each with its acknowledgement. Blocks
+// work sends one group of blocks after the other, each with its acknowledgement. Groups
 // start in turn, so that those of all workers follow each other on the link.
 func (p *phase) work(ctx context.Context) error {
 	for {
@@ -206,15 +198,15 @@ func (p *phase) work(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		block, more := p.begin()
+		base, more := p.begin()
 		if !more {
 			p.turn <- struct{}{}
 			return nil
 		}
-		err := p.send(ctx, block, 0, uint64(p.o.block))
+		err := p.send(ctx, base)
 		p.turn <- struct{}{}
 		if err == nil {
-			err = p.confirm(ctx, block)
+			err = p.confirm(ctx, base)
 		}
 		if err != nil {
 			return err
@@ -222,45 +214,59 @@ func (p *phase) work(ctx context.Context) error {
 	}
 }
 
-// begin numbers the next block, unless the time is over.
-func (p *phase) begin() (block uint32, more bool) {
+// begin numbers the next group, unless the time is over.
+func (p *phase) begin() (base uint32, more bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
 	n := len(p.starts)
-	if n >= maxBlocks || n > 0 && !now.Before(p.end) {
+	select {
+	case <-p.early:
+		p.cut = true
+		return 0, false
+	default:
+	}
+	if n+p.o.shape.group > maxBlocks || n > 0 && !now.Before(p.end) {
 		return 0, false
 	}
-	p.starts, p.acks = append(p.starts, now), append(p.acks, time.Time{})
+	for range p.o.shape.group {
+		p.starts, p.acks = append(p.starts, now), append(p.acks, time.Time{})
+	}
 	return uint32(n), true
 }
 
-// send sends bytes of a block, frame by frame.
-func (p *phase) send(ctx context.Context, block uint32, from, to uint64) error {
-	for from < to {
-		l, err := p.take(ctx)
-		if err != nil {
+// send sends a group of blocks, frame by frame.
+func (p *phase) send(ctx context.Context, base uint32) error {
+	for _, f := range p.o.shape.frames {
+		if err := p.frame(ctx, base, f); err != nil {
 			return err
 		}
-		n := min(to-from, uint64(p.o.frame))
-		if err := p.source.put(l, block, from, int(n)); err != nil {
-			l.Release()
-			return err
-		}
-		if err := p.out.Send(ctx, l); err != nil {
-			return err
-		}
-		from += n
 	}
 	return nil
 }
 
-// confirm waits until the receiver has acknowledged a block, and sends again
+// frame sends one frame.
+func (p *phase) frame(ctx context.Context, base uint32, f []segment) error {
+	l, err := p.take(ctx)
+	if err != nil {
+		return err
+	}
+	if err := p.source.put(l, base, f); err != nil {
+		l.Release()
+		return err
+	}
+	return p.out.Send(ctx, l)
+}
+
+// confirm waits until the receiver has acknowledged a group, and sends again
 // what arrived damaged. A flush covers what was sent before it, and a missing
-// piece is listed by one flush only, which may be another block's: that block is
+// piece is listed by one flush only, which may be another group's: its block is
 // then taken back.
-func (p *phase) confirm(ctx context.Context, block uint32) error {
-	again := []uint32{block}
+func (p *phase) confirm(ctx context.Context, base uint32) error {
+	again := make([]uint32, 0, p.o.shape.group)
+	for i := range p.o.shape.group {
+		again = append(again, base+uint32(i))
+	}
 	for {
 		err := p.out.Flush(ctx)
 		now := time.Now()
@@ -280,7 +286,7 @@ func (p *phase) confirm(ctx context.Context, block uint32) error {
 				return err
 			}
 			again = append(again, m.Block)
-			if err := p.send(ctx, m.Block, m.Offset, m.End()); err != nil {
+			if err := p.frame(ctx, m.Block, []segment{{0, m.Offset, int(m.Length)}}); err != nil {
 				return err
 			}
 		}
@@ -300,7 +306,7 @@ func (p *phase) acked(blocks []uint32, now time.Time) {
 func (p *phase) takeBack(m transport.Piece) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if int(m.Block) >= len(p.acks) || m.End() > uint64(p.o.block) || m.Offset%unit != 0 || m.Length%unit != 0 || m.Length == 0 {
+	if int(m.Block) >= len(p.acks) || m.End() > p.o.shape.blockBytes || m.Length < unit || m.Length > uint32(p.o.frame) {
 		return fmt.Errorf("%w: missing piece of %d bytes at %d of block %d was never sent", transport.ErrProtocol, m.Length, m.Offset, m.Block)
 	}
 	p.acks[m.Block] = time.Time{}
@@ -312,19 +318,19 @@ func (p *phase) takeBack(m transport.Piece) error {
 func (p *phase) sum() sent {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := sent{resent: p.resent, times: make([]time.Duration, 0, len(p.acks))}
+	s := sent{resent: p.resent, times: stats.NewTimes(), early: p.cut}
 	var last time.Time
 	for b, ack := range p.acks {
 		if ack.IsZero() {
 			continue
 		}
-		s.times = append(s.times, ack.Sub(p.starts[b]))
+		s.times.Record(ack.Sub(p.starts[b]))
 		if ack.After(last) {
 			last = ack
 		}
 	}
-	s.blocks = uint64(len(s.times))
-	s.bytes = s.blocks * uint64(p.o.block)
+	s.blocks = uint64(s.times.N())
+	s.bytes = s.blocks * p.o.shape.blockBytes
 	if s.blocks > 0 {
 		s.seconds = last.Sub(p.starts[0]).Seconds()
 	}

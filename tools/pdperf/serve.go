@@ -6,24 +6,23 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 
 	"github.com/spf13/cobra"
 
 	"pdlink/rdma"
 	"pdlink/tools/cmdline"
 	"pdlink/tools/linkkeys"
-	"pdlink/transport"
 )
 
 // serveFlags are the flags of `pdperf serve`.
 type serveFlags struct {
 	receiveOptions
-	listen  string
-	once    bool
-	asJSON  bool
-	asChild bool
-	keys    linkkeys.Flags
+	listen      []string
+	floorListen string
+	once        bool
+	asJSON      bool
+	asChild     bool
+	keys        linkkeys.Flags
 }
 
 func newServe(io streams) *cobra.Command {
@@ -33,18 +32,25 @@ func newServe(io streams) *cobra.Command {
 		Short: "be the receiving end",
 		Long: `serve listens for a sending end, verifies and acknowledges each block that it
 sends, throws the bytes away, and tells the sender what that cost here. One run
-is measured at a time. It goes on until it is interrupted.
+is measured at a time. It goes on until it is interrupted. Several --listen are several
+links at the same time, to be compared. With --send-ring it sends too, where the other
+end asks for that (--direction pull or both).
+
+--floor-listen serves the bare receiver of floors beside it. Its peers are not
+authenticated: whoever reaches it can have this host take and throw away bytes.
 
 Exit status: 0 it ran and was interrupted, or with --once the run is complete; 1 with
 --once it is not, or listening failed; 2 the command line cannot be used.`,
 		Example: `  pdperf serve --listen tcp://127.0.0.1:7412
-  pdperf run --to tcp://127.0.0.1:7412`,
+  pdperf run --to tcp://127.0.0.1:7412
+  pdperf serve --listen tcp://10.0.0.5:7412,rdma://10.0.0.5:7414 --floor-listen tcp://10.0.0.5:7413`,
 		Args: cmdline.Wants(0),
 		RunE: func(c *cobra.Command, _ []string) error { return f.run(c.Context(), io, c.Flags().Changed) },
 	}
 	f.register(c, false)
 	fl := c.Flags()
-	fl.StringVar(&f.listen, "listen", defaultURL, "link and address to listen on; port 0 picks one")
+	fl.StringSliceVar(&f.listen, "listen", []string{defaultURL}, "links and addresses to listen on; port 0 picks one")
+	fl.StringVar(&f.floorListen, "floor-listen", "", "serve floors too, at tcp://host:port")
 	fl.BoolVar(&f.once, "once", false, "end with the first connection, with status 0 if its runs were complete")
 	fl.BoolVar(&f.asJSON, "json", false, "print events as JSON, one a line")
 	f.keys.Register(c, false)
@@ -60,8 +66,10 @@ func hideChildFlag(c *cobra.Command, asChild *bool) {
 }
 
 // withStdin returns a context that ends when in does.
+// The signals that end this program are its starter's to act on: a terminal gives them to
+// both.
 func withStdin(ctx context.Context, in io.Reader) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	go func() { // ends with the process at the latest
 		io.Copy(io.Discard, in) //nolint:errcheck // its end is what counts
 		cancel()
@@ -92,82 +100,51 @@ func (f *serveFlags) run(ctx context.Context, io streams, given func(string) boo
 		ctx, cancel = withStdin(ctx, io.in)
 		defer cancel()
 	}
-	if strings.HasPrefix(f.listen, "mem://") {
-		return errors.New("mem:// is a link within one process: use pdperf local --link mem://")
+	if err := f.checkListen(given); err != nil {
+		return err
 	}
 	ring, err := f.recvRing()
 	if err != nil {
 		return err
 	}
 	ring.Touch()
-	idle, err := idleRing(f.frame)
+	back, sender, err := f.sendRing()
 	if err != nil {
 		return err
 	}
-	o := linkOptions{session: f.session(ring, idle), note: io.notef, listens: true, ports: new(rdma.Ports)}
-	o.reject = func(remote string, err error) {
-		io.warn([]string{fmt.Sprintf("peer %s dropped: %s", remote, cmdline.Plain(o.keys.Explain(err)))})
-	}
-	if o.keys, err = openKeys(ctx, io, &f.keys, f.listen, given); err != nil {
-		return err
-	}
-	defer o.keys.Close() //nolint:errcheck // it cannot fail
-	link, addr, err := openLink(f.listen, o)
-	if err != nil {
-		return err
-	}
-	ln, err := link.Listen(ctx, addr)
-	if err != nil {
-		return fmt.Errorf("listen on %s: %w", f.listen, o.keys.Explain(err))
-	}
-	if !f.asChild { // the other end says it
-		io.warn(o.keys.Warnings(true))
-	}
-	f.say(io, serving{listening{"listening", schemeOf(f.listen) + "://" + ln.Addr()}, o.keys.Dir.Path, o.keys.Encrypt})
 	end := newReceivingEnd(f.receiveOptions)
-	end.ports = o.ports
-	err = f.loop(ctx, io, ln, end)
-	return errors.Join(err, ln.Close())
+	end.sender, end.ports = sender, new(rdma.Ports)
+	h := &station{f: f, io: io, end: end, session: f.session(ring, back), given: given}
+	defer h.close()
+	for _, url := range f.listen {
+		if err := h.listen(ctx, url); err != nil {
+			return err
+		}
+	}
+	if err := h.listenFloor(ctx); err != nil {
+		return err
+	}
+	return h.serve(ctx)
 }
 
-// loop serves connections until the command is to end.
-func (f *serveFlags) loop(ctx context.Context, io streams, ln transport.Listener, end *receivingEnd) error {
-	var mu sync.Mutex // guards bad and the output
-	var bad error
-	tell := func(s served) {
-		mu.Lock()
-		defer mu.Unlock()
-		f.say(io, s)
-		if !s.OK {
-			bad = fmt.Errorf("the transfer from %s failed: %s", s.Remote, s.Why)
+// checkListen refuses addresses that cannot be used and flags that have no effect.
+func (f *serveFlags) checkListen(given func(string) bool) error {
+	schemes := map[string]bool{}
+	for _, url := range f.listen {
+		if strings.HasPrefix(url, "mem://") {
+			return errors.New("mem:// is a link within one process: use pdperf local --link mem://")
 		}
+		schemes[schemeOf(url)] = true
 	}
-	var conns sync.WaitGroup
-	defer conns.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	for {
-		conn, err := ln.Accept(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return nil // interrupted, which is how it ends
-		case err != nil:
-			return failed(fmt.Errorf("accept: %w", err))
-		}
-		serve := func() {
-			end.serve(ctx, conn, tell)
-			conn.Close() //nolint:errcheck // its transfers have been told of
-		}
-		if !f.once {
-			conns.Go(serve)
-			continue
-		}
-		serve()
-		if bad != nil {
-			return failed(bad)
-		}
-		return nil
+	switch {
+	case len(f.listen) == 0:
+		return errors.New("--listen: no address is given")
+	case f.once && (len(f.listen) > 1 || f.floorListen != ""):
+		return errors.New("--once is for one --listen: with several there is no first connection to end with")
+	case schemes[rdma.Scheme] && !given("send-ring"):
+		f.back = 0 // a card would keep all of it in memory, for what is seldom asked for
 	}
+	return nil
 }
 
 // say prints an event.

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"pdlink/tools/pdperf/flow"
 	"pdlink/transport/wire"
 )
 
@@ -34,6 +35,8 @@ type socketFacts struct {
 	BufferLimited float64 `json:"buffer_limited_seconds"` // the size of the send buffer stopped it
 	SegmentsIn    int64   `json:"data_segments_in"`
 	ReceiveRTT    int     `json:"receive_rtt_us"`
+
+	Flow flow.Counters `json:"tcp_info"` // all that the kernel says, in the measured window
 }
 
 // maxSockets is how many sockets of a connection are reported.
@@ -56,6 +59,7 @@ func socketsSince(after, before []socketFacts) []socketFacts {
 			a.WindowLimited -= b.WindowLimited
 			a.BufferLimited -= b.BufferLimited
 			a.SegmentsIn -= b.SegmentsIn
+			a.Flow = a.Flow.Since(b.Flow)
 		}
 	}
 	slices.SortStableFunc(after, func(a, b socketFacts) int { return cmp.Compare(b.Sent+b.Received, a.Sent+a.Received) })
@@ -71,6 +75,17 @@ func cleanSockets(s []socketFacts) []socketFacts {
 		}
 	}
 	return s
+}
+
+// counters are those of the sockets that carry payload: all that moved a hundredth of
+// what the first one moved.
+func counters(all []socketFacts) (list []flow.Counters) {
+	for _, s := range all {
+		if s.Sent+s.Received >= (all[0].Sent+all[0].Received)/100 {
+			list = append(list, s.Flow)
+		}
+	}
+	return list
 }
 
 // endpoints are a connection's two addresses; ok is false where they are not

@@ -6,6 +6,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"pdlink/tools/pdperf/flow"
 )
 
 // readSockets asks the kernel about the sockets of the connection between two
@@ -67,7 +69,7 @@ func addrPort(a unix.Sockaddr) (netip.AddrPort, bool) {
 // fillSocket reads the options and counters of a socket, whose descriptor may
 // have been closed meanwhile: then it reports false.
 func fillSocket(fd int, f *socketFacts) bool {
-	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	c, err := flow.Read(fd)
 	if err != nil {
 		return false
 	}
@@ -86,13 +88,11 @@ func fillSocket(fd int, f *socketFacts) bool {
 	f.ZeroCopy = get(unix.SOL_SOCKET, unix.SO_ZEROCOPY) != 0
 	f.NoDelay = get(unix.IPPROTO_TCP, unix.TCP_NODELAY) != 0
 	f.UserTimeout = get(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT)
-	f.MSS, f.RTTMicros, f.Window = int(info.Snd_mss), int(info.Rtt), int(info.Snd_cwnd)
-	f.Sent, f.Received = int64(info.Bytes_acked), int64(info.Bytes_received)
-	f.Retransmits, f.SegmentsIn = int64(info.Total_retrans), int64(info.Data_segs_in)
-	f.ReceiveRTT = int(info.Rcv_rtt)
-	const micros = 1e-6
-	f.Busy = float64(info.Busy_time) * micros
-	f.WindowLimited = float64(info.Rwnd_limited) * micros
-	f.BufferLimited = float64(info.Sndbuf_limited) * micros
+	f.Flow = c
+	f.MSS, f.RTTMicros, f.Window = c.MSS, int(c.RTT.Microseconds()), c.Window
+	f.Sent, f.Received = int64(c.Sent), int64(c.Received)
+	f.Retransmits, f.SegmentsIn = int64(c.Retransmits), int64(c.SegmentsIn)
+	f.ReceiveRTT = int(c.ReceiveRTT.Microseconds())
+	f.Busy, f.WindowLimited, f.BufferLimited = c.Busy.Seconds(), c.WindowLimited.Seconds(), c.BufferLimited.Seconds()
 	return true
 }

@@ -2,7 +2,7 @@ package main
 
 import (
 	"encoding/binary"
-	"fmt"
+	"errors"
 	"math/rand/v2"
 	"sync/atomic"
 
@@ -15,10 +15,13 @@ import (
 // room only. Safe for concurrent use after the calls of prepare.
 type source struct {
 	ring  *transport.Ring
-	tag   uint32           // of this run's slots
-	sums  map[int][]uint64 // by length of a frame, then by slot; set by prepare
-	taken []atomic.Bool    // slots that were sent since the last count
+	tag   uint32              // of this run's slots
+	sums  map[extent][]uint64 // of parts of a slot's payload, by slot; set by prepare
+	taken []atomic.Bool       // slots that were sent since the last count
 }
+
+// extent is a part of a slot's payload.
+type extent struct{ at, n int }
 
 // newSource fills the ring with values that do not repeat.
 func newSource(ring *transport.Ring) *source {
@@ -40,37 +43,54 @@ func (s *source) payload(i int) []byte {
 	return s.ring.Memory()[i*size+transport.HeaderRoom : (i+1)*size]
 }
 
-// prepare computes the checksums of frames of the given lengths.
-func (s *source) prepare(algorithm string, lengths ...int) error {
+// prepare computes the checksums of the frames of a shape, whatever slots they get.
+func (s *source) prepare(algorithm string, frames [][]segment) error {
 	sum, err := transport.SumByName(algorithm)
 	if err != nil {
 		return err
 	}
-	s.sums = make(map[int][]uint64, len(lengths))
-	for _, n := range lengths {
-		all := make([]uint64, s.ring.Slots())
-		for i := range all {
-			all[i] = sum(s.payload(i)[:n])
+	s.sums = map[extent][]uint64{}
+	for _, f := range frames {
+		at := 0
+		for _, p := range f {
+			e := extent{at, p.n}
+			at += p.n
+			if s.sums[e] != nil {
+				continue
+			}
+			all := make([]uint64, s.ring.Slots())
+			for i := range all {
+				all[i] = sum(s.payload(i)[e.at:][:e.n])
+			}
+			s.sums[e] = all
 		}
-		s.sums[n] = all
 	}
 	return nil
 }
 
-// put adds a piece to a lease: the slot's own bytes. The checksum goes with it
-// where prepare has it.
-func (s *source) put(l *transport.Lease, block uint32, offset uint64, n int) error {
-	mem, err := l.Reserve(block, offset, n)
-	if err != nil {
-		return err
-	}
-	i := int(binary.LittleEndian.Uint32(mem[4:]))
-	if binary.LittleEndian.Uint32(mem) != s.tag || i >= len(s.taken) {
-		return fmt.Errorf("the link changed the bytes of a slot that it only had to send")
-	}
-	s.taken[i].Store(true)
-	if all := s.sums[n]; all != nil {
-		l.SetSum(all[i])
+// put makes a lease the frame of some segments, whose blocks are counted from base: the
+// slot's own bytes. The checksums go with them where prepare has them.
+func (s *source) put(l *transport.Lease, base uint32, frame []segment) error {
+	at, slot := 0, 0
+	for i, p := range frame {
+		mem, err := l.Reserve(base+p.block, p.offset, p.n)
+		if err != nil {
+			return err
+		}
+		if i == 0 {
+			if len(mem) < unit {
+				return errors.New("a frame is shorter than the name of its slot")
+			}
+			slot = int(binary.LittleEndian.Uint32(mem[4:]))
+			if binary.LittleEndian.Uint32(mem) != s.tag || slot >= len(s.taken) {
+				return errors.New("the link changed the bytes of a slot that it only had to send")
+			}
+			s.taken[slot].Store(true)
+		}
+		if all := s.sums[extent{at, p.n}]; all != nil {
+			l.SetSum(all[slot])
+		}
+		at += p.n
 	}
 	return nil
 }

@@ -14,6 +14,8 @@ import (
 type streams struct {
 	in       io.Reader
 	out, err io.Writer
+
+	warned map[string]bool // what was said; nil: it may be said again
 }
 
 // complain reports the error that ends a command.
@@ -34,8 +36,33 @@ func (s streams) notef(format string, args ...any) {
 // warn reports what does not end the command.
 func (s streams) warn(list []string) {
 	for _, text := range list {
+		if s.warned[text] {
+			continue
+		}
+		if s.warned != nil {
+			s.warned[text] = true
+		}
 		s.notef("pdperf: warning: %s\n", text)
 	}
+}
+
+// note reports what is of use to know, in a line that may be the same as an earlier one.
+func (s streams) note(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if s.warned[text] {
+		return
+	}
+	if s.warned != nil {
+		s.warned[text] = true
+	}
+	s.notef("%s", text)
+}
+
+// warnOnce makes warn and note say the same only once, for commands that open links again and
+// again, from one goroutine.
+func (s streams) warnOnce() streams {
+	s.warned = map[string]bool{}
+	return s
 }
 
 // json writes v as one line.

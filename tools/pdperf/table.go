@@ -18,8 +18,23 @@ func printResult(io streams, r *result) {
 	io.printf("%s %s over %s, %s to %s\n", r.Program, r.Direction, r.Link, r.Local, remote)
 	row("goodput", "%.3f GB/s: %d blocks of %s, %.3f GB in %.3f s, first byte to last acknowledgement",
 		r.Goodput, r.Blocks, sizeText(r.BlockBytes), float64(r.Bytes)/1e9, r.Seconds)
-	row("block time", "p50 %.2f, p90 %.2f, p99 %.2f, max %.2f ms; %d in flight",
-		r.BlockMs.P50, r.BlockMs.P90, r.BlockMs.P99, r.BlockMs.Max, r.InFlight)
+	if r.Direction == both {
+		row("", "%.3f GB/s pushed and %.3f pulled at the same time", r.Push, r.Pull)
+	}
+	if r.PerToken > 0 {
+		row("model", "%s: %.4f ms a token of this link's time", r.Model, r.PerToken)
+	}
+	row("block time", "p50 %.2f, p90 %.2f, p99 %.2f, p99.9 %.2f, max %.2f ms; %d in flight",
+		r.BlockMs.P50, r.BlockMs.P90, r.BlockMs.P99, r.BlockMs.P999, r.BlockMs.Max, r.InFlight)
+	if r.Line > 0 {
+		row("line", "%.3f of the %.3f GB/s that it carries: %s", max(r.Push, r.Pull)/r.Line, r.Line, r.LineOf)
+	}
+	if r.Limited != nil {
+		row("limited by", "%s: %s", r.Limited.Cause, r.Limited.Evidence)
+	}
+	if r.Watched != nil {
+		row("watched", "%s", r.Watched.text())
+	}
 	row("integrity", "%s", integrityText(r))
 	row("frames", "%d of up to %s on %s%s", r.Frames, sizeText(r.FrameBytes), lanesText(r.Lanes), sealText(r.Sealed))
 	if r.Both != nil {
@@ -30,8 +45,16 @@ func printResult(io streams, r *result) {
 	}
 	row("memory", "sender sent from %d of %d buffers of %s, receiver wrote to %d of %d of %s",
 		r.Sender.Buffers, r.Sender.Owned, sizeText(r.Sender.Buffer), r.Receiver.Buffers, r.Receiver.Owned, sizeText(r.Receiver.Buffer))
-	row("hosts", "%s with %d cores to %s with %d; %.1f s of warm-up before", r.Sender.Platform, r.Sender.Cores,
-		r.Receiver.Platform, r.Receiver.Cores, r.Warmup)
+	row("hosts", "%s; %.1f s of warm-up before", hostsText(r), r.Warmup)
+	if n := r.Sender.NIC; n != nil {
+		row("interface", "%s", n.text())
+	}
+	for _, text := range r.Disturbed {
+		row("DISTURBED", "%s", text)
+	}
+	if r.Interrupted {
+		row("INTERRUPTED", "the time was cut short")
+	}
 	for _, e := range []struct {
 		name  string
 		ports []portFacts
@@ -78,8 +101,12 @@ func cpuText(c *cpuUse) string {
 	if c == nil {
 		return "not known on this system"
 	}
-	return fmt.Sprintf("%.3f s/GB (%.2f user, %.2f system; %d switches, %d of them forced)",
+	text := fmt.Sprintf("%.3f s/GB (%.2f user, %.2f system; %d switches, %d of them forced",
 		c.PerGB, c.User, c.System, c.Voluntary+c.Involuntary, c.Involuntary)
+	if c.Reads > 0 {
+		text += fmt.Sprintf("; %.0f reads a GB", c.ReadsPerGB)
+	}
+	return text + ")"
 }
 
 // printSockets writes what the kernel said.

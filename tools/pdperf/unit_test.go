@@ -14,6 +14,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"pdlink/tools/pdperf/stats"
 	"pdlink/transport"
 	"pdlink/transport/mem"
 	"pdlink/transport/session"
@@ -50,7 +51,7 @@ func memEnd(t *testing.T, o receiveOptions) (conn transport.Conn, told chan serv
 }
 
 func askOf(blockBytes uint64) []byte {
-	text, err := json.Marshal(ask{askVersion, blockBytes})
+	text, err := json.Marshal(ask{askVersion, blockBytes, nil})
 	if err != nil {
 		panic(err)
 	}
@@ -154,11 +155,11 @@ func TestReceiverTakesPiecesInAnyOrder(t *testing.T) {
 }
 
 func TestTakeBack(t *testing.T) {
-	p := &phase{sendingEnd: &sendingEnd{o: sendOptions{block: 64}}}
+	p := &phase{sendingEnd: &sendingEnd{o: sendOptions{frame: 4096, shape: plainShape(64, 4096)}}}
 	now := time.Now()
 	p.starts, p.acks = []time.Time{now, now}, []time.Time{now, now}
 	for _, m := range []transport.Piece{
-		{Block: 2, Length: 8}, {Block: 1, Offset: 60, Length: 8}, {Block: 1, Offset: 64, Length: 8}, {Block: 1}, {Block: 1, Offset: 4, Length: 8}, {Block: 1, Length: 9},
+		{Block: 2, Length: 8}, {Block: 1, Offset: 60, Length: 8}, {Block: 1, Offset: 64, Length: 8}, {Block: 1}, {Block: 1, Length: 7},
 	} {
 		if err := p.takeBack(m); !errors.Is(err, transport.ErrProtocol) {
 			t.Errorf("%+v: %v", m, err)
@@ -179,8 +180,16 @@ func TestTakeBack(t *testing.T) {
 	}
 }
 
+func timesOfAll(all ...time.Duration) *stats.Times {
+	t := stats.NewTimes()
+	for _, d := range all {
+		t.Record(d)
+	}
+	return t
+}
+
 func TestSettleDecides(t *testing.T) {
-	s := sent{blocks: 2, bytes: 128, seconds: 0.5, times: []time.Duration{1, 2}}
+	s := sent{blocks: 2, bytes: 128, seconds: 0.5, times: timesOfAll(1, 2)}
 	good := report{Blocks: 2, Bytes: 128, Verified: 128}
 	for _, c := range []struct {
 		name string
@@ -191,7 +200,7 @@ func TestSettleDecides(t *testing.T) {
 	}{
 		{"good", "xxh3-64", s, good, true},
 		{"no checksum", "none", s, report{Blocks: 2, Bytes: 128}, true},
-		{"nothing sent", "xxh3-64", sent{}, report{}, false},
+		{"nothing sent", "xxh3-64", sent{times: timesOfAll()}, report{}, false},
 		{"fewer blocks", "xxh3-64", s, report{Blocks: 1, Bytes: 128, Verified: 128}, false},
 		{"fewer bytes", "xxh3-64", s, report{Blocks: 2, Bytes: 64, Verified: 128}, false},
 		{"not verified", "xxh3-64", s, report{Blocks: 2, Bytes: 128, Verified: 127}, false},
@@ -217,7 +226,7 @@ func TestSettleDecides(t *testing.T) {
 
 func TestCPUSince(t *testing.T) {
 	a, b := &cpuUse{User: 1, System: 2, Voluntary: 3, Involuntary: 4}, &cpuUse{User: 2, System: 4, Voluntary: 10, Involuntary: 20}
-	if got := b.since(a, 2e9); *got != (cpuUse{1, 2, 1.5, 7, 16}) {
+	if got := b.since(a, 2e9); *got != (cpuUse{User: 1, System: 2, PerGB: 1.5, Voluntary: 7, Involuntary: 16}) {
 		t.Errorf("%+v", got)
 	}
 	if got := b.since(a, 0); got.PerGB != 0 {
@@ -313,7 +322,7 @@ func FuzzParseReport(f *testing.F) {
 		}
 		var o bytes.Buffer
 		res := result{Processes: 2, Sum: "none"}
-		res.settle(sent{blocks: 1, bytes: 8, seconds: 1, times: []time.Duration{1}}, r)
+		res.settle(sent{blocks: 1, bytes: 8, seconds: 1, times: timesOfAll(1)}, r)
 		printResult(streams{out: &o}, &res)
 	})
 }

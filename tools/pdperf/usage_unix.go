@@ -12,8 +12,11 @@ func readCPU() *cpuUse {
 		return nil
 	}
 	seconds := func(t syscall.Timeval) float64 { return float64(t.Nano()) / 1e9 }
-	return &cpuUse{
+	c := &cpuUse{
 		User: seconds(u.Utime), System: seconds(u.Stime),
 		Voluntary: int64(u.Nvcsw), Involuntary: int64(u.Nivcsw), //nolint:unconvert // int32 on some systems
 	}
+	c.Ready = readySeconds()
+	c.Reads, c.Writes = readCalls()
+	return c
 }

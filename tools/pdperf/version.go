@@ -44,3 +44,6 @@ func newVersion(io streams) *cobra.Command {
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
 }
+
+// buildVersion is this build's version, as results have it.
+func buildVersion() string { return cmdline.BuildOf(version).Version }

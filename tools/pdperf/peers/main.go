@@ -47,6 +47,7 @@ type options struct {
 	table       string
 	base        string
 	confidence  float64
+	own         bool
 }
 
 func parse(args []string, errOut io.Writer) (options, error) {
@@ -66,6 +67,7 @@ func parse(args []string, errOut io.Writer) (options, error) {
 	fl.StringVar(&o.table, "table", "", "measure nothing: print the table of such a file")
 	fl.StringVar(&o.base, "base", "iperf3", "the peer that the others are divided by")
 	fl.Float64Var(&o.confidence, "confidence", 0.95, "of the intervals")
+	fl.BoolVar(&o.own, "own", false, "measure the links of pdperf alone, in clear and sealed, beside its floor, and print one table of all; the peers do not count")
 	if err := fl.Parse(args); err != nil {
 		return o, err
 	}
@@ -81,6 +83,9 @@ func parse(args []string, errOut io.Writer) (options, error) {
 	}
 	if o.blocks, err = numbers[int64](*blocks); err != nil {
 		return o, fmt.Errorf("-sizes: %w", err)
+	}
+	if o.own && o.table != "" {
+		return o, errors.New("-own and -table exclude each other")
 	}
 	if fl.NArg() > 0 || o.reps < 1 || o.time < time.Second || o.time%time.Second != 0 || o.confidence <= 0 || o.confidence >= 1 {
 		return o, errors.New("want flags only, at least one repetition, whole seconds, and a confidence between 0 and 1")
@@ -113,6 +118,9 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) error {
 		printTables(out, all, o)
 		return nil
 	}
+	if o.own {
+		o.peers = []string{"pdperf"}
+	}
 	var list []peer
 	for _, name := range o.peers {
 		p, err := peerByName(name, o)
@@ -133,6 +141,12 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) error {
 	b, err := newBed(ctx)
 	if err != nil {
 		return err
+	}
+	if o.own {
+		fmt.Fprintf(errOut, "this takes %v or more\n", ownTime(o))
+		all, err := measureLinks(ctx, b, o, log, errOut)
+		printLinks(out, all, o.confidence)
+		return errors.Join(err, b.close())
 	}
 	all, err := measureAll(ctx, b, o, list, log, errOut)
 	printTables(out, all, o)
