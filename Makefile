@@ -123,6 +123,12 @@ bench-tcp: build ## pdperf, its floor, iperf3, UCX, NIXL and Mooncake side by si
 	$(GOBUILD) -o $(BUILD)/pdperf-peers ./tools/pdperf/peers
 	$(BUILD)/pdperf-peers -dir $(BUILD)/peers -pdperf $(BUILD)/pdperf -out $(BUILD)/peers/bench.jsonl $(PEERS)
 
+.PHONY: bench-links
+bench-links: build ## what each link costs: loopback, and 1, 2.5, 10 Gbit/s at MTU 1500 and 9000, in clear, sealed and bare (root; 11 min; LINKS='-quiet 60s')
+	@mkdir -p $(BUILD)/peers
+	$(GOBUILD) -o $(BUILD)/pdperf-peers ./tools/pdperf/peers
+	$(BUILD)/pdperf-peers -own -pdperf $(BUILD)/pdperf -links lo,10g,2.5g,1g -mtu 1500,9000 -sizes 16777216 -reps 5 -out $(BUILD)/peers/links.jsonl $(LINKS)
+
 .PHONY: bench-store
 bench-store: build ## the block store against raw writes, its tail, read-back, and behind a 10 Gbit/s link (root, fio)
 	$(GO) test -run '^$$' -bench 'Store|Tail|ReadBack' -benchtime 20x -timeout $(BENCH_TIMEOUT) ./bridge/omlx
@@ -161,12 +167,12 @@ lint-mod:
 lint-go: $(BIN)/golangci-lint-$(GOLANGCI_VERSION)
 	@set -e; bad=$$(find . -name '*.go' -not -path './.build/*' -print0 | xargs -0 gofmt -l); \
 	if [ -n "$$bad" ]; then echo "not gofmt-formatted (run gofmt -w):"; echo "$$bad"; exit 1; fi
-	@set -e; for tags in '' faults; do echo "golangci-lint, $$tags"; $< run --build-tags "$$tags" ./...; done
+	@set -e; for tags in '' faults page cables; do echo "golangci-lint, $$tags"; $< run --build-tags "$$tags" ./...; done
 
 .PHONY: lint-vet
 lint-vet:
 	@set -e; for p in $(PLATFORMS); do \
-		for tags in '' faults; do \
+		for tags in '' faults page cables; do \
 			echo "go vet, $$p $$tags"; \
 			CGO_ENABLED=0 GOOS=$${p%/*} GOARCH=$${p#*/} $(GO) vet -tags "$$tags" ./...; \
 		done; \
@@ -201,6 +207,14 @@ cross-qemu: $(CHECK)
 	set -o pipefail; CGO_ENABLED=0 GOOS=linux GOARCH=arm64 $(GO) test -json -timeout $(SLOW_TIMEOUT) \
 		-exec '$(QEMU) -L $(ARM64ROOT)' -skip '$(SLOW_SKIP)' $(QEMUPKGS) | $(CHECK)
 
+.PHONY: test-page
+test-page: $(CHECK) ## the live page in a headless Chromium while transfers run (Debian: chromium; PDLINK_PAGE_SHOTS=DIR leaves pictures)
+	set -o pipefail; $(GO) test -tags page -json -count=1 -timeout $(TEST_TIMEOUT) -run '^TestPage' ./tools/pdlink | $(CHECK)
+
+.PHONY: test-links
+test-links: $(CHECK) ## real links with a rate, loss and delay in network namespaces: what the kernel sees of them, why they are slow, compression (Linux, root)
+	set -o pipefail; $(GO) test -tags cables -json -count=1 -p 1 -timeout $(TEST_TIMEOUT) ./tools/pdperf/flow/... ./tools/pdperf/why ./tools/pdperf/packtest | $(CHECK)
+
 .PHONY: test-decoder
 test-decoder: build ## does a real decoder adopt our blocks, by itself and by our plug-in? (installs one into .build/testdecoder on the first run)
 	PYTHON='$(PYTHON)' bridge/omlx/testdecoder/run.sh $(BUILD)
@@ -225,6 +239,10 @@ e2e-full: build ## the same with odd requests and with faults: TP=2, namespaces,
 .PHONY: e2e-cost
 e2e-cost: build ## what a bridged request costs beyond the engine's own time, and its tail over a 10 Gbit/s link (root; COST='--parts tail')
 	PYTHON='$(PYTHON)' tools/e2e/cost.sh $(BUILD) $(COST)
+
+.PHONY: e2e-bench
+e2e-bench: build ## pdlink bench with real engines: what it reports is what happened (MEASURE='--runs 3 --tokens 700,1500')
+	PYTHON='$(PYTHON)' tools/e2e/bench.sh $(BUILD) $(MEASURE)
 
 .PHONY: test-vllm
 test-vllm: ## the connector in real vLLM engines on this CPU (installs them; some ten minutes; VERSIONS=0.32.0 is shorter)
@@ -281,6 +299,11 @@ faults-rdma: vmtest ## RUNS transfers over RDMA in virtual machines, each with a
 .PHONY: bench-rdma
 bench-rdma: vmtest ## pdperf beside ib_write_bw in a virtual machine whose clock counts instructions, five rounds of each figure
 	$(RDMATEST) -v -run '^TestVMGoodput$$' -exec '$(RDMAEXEC) -steady 1 -env RDMA_ROUNDS=5' ./rdma/vmtest
+
+.PHONY: bench-links-rdma
+bench-links-rdma: vmtest ## the links of bench-links and RDMA side by side, in a virtual machine whose clock counts instructions
+	$(BUILD)/rdma/vmtest run -cache $(BUILD)/rdma -limit $(RDMALIMIT) -steady 1 -add $(BUILD)/pdperf -- \
+		'./pdperf local --links tcp,tcp+tls,rdma,rdma+tls,mem --at $$RDMA_IP_A --size 1MiB --time 1s --warmup 200ms --reps 3'
 
 # Another --at and hosts with RDMA: `pdperf handover` itself.
 .PHONY: handover-rdma

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pdlink/bridge"
+	"pdlink/bridge/trace"
 	"pdlink/rdma"
 	"pdlink/tools/cmdline"
 	"pdlink/tools/linkkeys"
@@ -31,6 +32,7 @@ type decodeFlags struct {
 	asJSON   bool
 	keys     linkkeys.Flags
 	door     doorFlags
+	watching watchFlags
 	seams    decodeSeams
 }
 
@@ -69,6 +71,10 @@ fingerprints of weights. One that differs reads nothing, and it is said why; one
 cannot tell does not either, unless --allow-unknown. Hosts are compared when they come, if
 the model is loaded and $` + decoderKeyEnv + ` has the decoder's API key or it needs none,
 else with the first request.
+
+With --metrics a live page shows transfers, links and peers, and figures for Prometheus
+are at /metrics on that port, with /healthz and /readyz; it is on loopback unless a host
+is named.
 
 An address that other hosts can reach needs keys (see "pdlink keys"): senders
 prove who they are, and data is sealed. Keys that are there are used for such an
@@ -111,6 +117,7 @@ func (f *decodeFlags) command(std streams) *cobra.Command {
 	must(c.MarkFlagDirname("store"))
 	f.keys.Register(c, false)
 	f.door.register(c)
+	f.watching.register(c)
 	cmdline.OnlyWithout(c, []string{"store", "decoder", "no-sync"}, "discard")
 	cmdline.OnlyWithout(c, []string{"discard"}, "store", "decoder")
 	return c
@@ -136,6 +143,7 @@ func (f *decodeFlags) check(g given) (linkURL, error) {
 	err := errors.Join(
 		g.oneOf(places, how),
 		f.door.check(g),
+		f.watching.check(g),
 		wrong,
 		g.filled(map[string]string{"store": f.store, "keys": f.keys.Dir}),
 		f.keys.Check())
@@ -180,13 +188,14 @@ func (f *decodeFlags) run(ctx context.Context, std streams, u linkURL, g given) 
 	step, hide := std.progress("receive")
 	d.hide, d.printer = hide, newPrinter(d.say, step)
 	defer d.printer.close() //nolint:errcheck // the loop asks
-	link := u.open(o)
-	if f.door.url != nil {
-		if d.front, err = f.door.open(ctx, std, j, f.noSync, d.request); err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, d.front.close()) }()
-		link = d.front.link(link)
+	if d.timeline, err = f.watching.recorder("pdlink decode"); err != nil {
+		return err
+	}
+	o.session.Intercept = d.timeline.Intercept(nil)
+	defer func() { err = errors.Join(err, d.shut()) }()
+	link, err := d.through(ctx, u.open(o), ring)
+	if err != nil {
+		return err
 	}
 	r, err := startReceiving(ctx, link, u, func() (bridge.Options, error) { return d.open(std) })
 	if err != nil {
@@ -197,43 +206,86 @@ func (f *decodeFlags) run(ctx context.Context, std streams, u linkURL, g given) 
 	}
 	d.start.Event, d.start.Listen = "listening", u.at(r.listener.Addr()).String()
 	d.start.Keys, d.start.Encrypt = o.keys.Dir.Path, o.keys.Encrypt
+	d.start.Watch = d.watched.url()
 	d.tell(d.start)
+	d.accepting.Store(true)
+	d.watched.serve(d.checks())
 	return d.loop(ctx, r, uint64(len(ring.Memory())))
+}
+
+// through is a link as who watches and the front door, where there are any, let its
+// connections through. They are open then, until shut.
+func (d *decoding) through(ctx context.Context, link transport.Link, ring *transport.Ring) (_ transport.Link, err error) {
+	if err := d.watch(ctx); err != nil {
+		return nil, err
+	}
+	d.watched.ring("receive", ring)
+	link = d.watched.link(link)
+	if d.door.url == nil {
+		return link, nil
+	}
+	if d.front, err = d.door.open(ctx, d.std, d.journal, d.noSync, d.answered); err != nil {
+		return nil, err
+	}
+	d.opened.Store(d.front)
+	return d.front.link(link), nil
+}
+
+// shut closes what through opened. It is idempotent.
+func (d *decoding) shut() (err error) {
+	if d.front != nil {
+		err = d.front.close()
+	}
+	return errors.Join(err, d.watched.close(), d.timeline.WriteFile(d.watching.trace))
 }
 
 // decoding is a `pdlink decode` that runs.
 type decoding struct {
 	*decodeFlags
-	std     streams
-	journal *journal
-	events  chan any // of the receiver: transferEvent, declinedEvent
-	printer *printer // of events, once the loop has seen them
-	start   listening
-	front   *door        // nil: there is none
-	live    atomic.Int64 // transfers that are open
-	peers   peerNames
-	ports   rdma.Ports // that rdma links take
-	hide    func()
-	lost    bool // somebody was told that output is lost; of the printer
+	std       streams
+	journal   *journal
+	events    chan any // of the receiver: transferEvent, declinedEvent
+	printer   *printer // of events, once the loop has seen them
+	start     listening
+	front     *door           // nil: there is none
+	opened    doorOf          // the same, for other goroutines
+	watched   *watched        // nil: nobody wants to see
+	timeline  *trace.Recorder // nil: nobody wants it
+	accepting atomic.Bool     // transfers are taken
+	live      atomic.Int64    // transfers that are open
+	peers     peerNames
+	ports     rdma.Ports // that rdma links take
+	hide      func()
+	lost      bool // somebody was told that output is lost; of the printer
 }
 
 // open opens where transfers go and returns the receiver's options.
 func (d *decoding) open(std streams) (bridge.Options, error) {
 	o := bridge.Options{
 		Open: openDiscard, PartWait: d.partWait,
-		OnVerdict: func(v bridge.Verdict) { d.events <- d.transferEventOf(v) },
+		OnVerdict: func(v bridge.Verdict) {
+			e := d.transferEventOf(v)
+			d.watched.transfer(e)
+			d.events <- e
+		},
 		OnDecline: func(r transport.Request, reason string) {
 			if !internal(r.Kind) { // a prefill host was told that there is no front door
-				d.events <- declinedEventOf(r.ID, reason)
+				e := declinedEventOf(r.ID, reason)
+				d.watched.declined(e)
+				d.events <- e
 			}
 		},
-		OnBlock: func(_ transport.ID, visible, total int) { d.printer.advance(visible, total) },
+		OnBlock: func(id transport.ID, visible, total int) {
+			d.printer.advance(visible, total)
+			d.watched.block(id, visible, total)
+		},
 	}
 	if d.front != nil {
 		d.start.Front = d.front.listener.Addr().String()
 		o.Open = d.front.opener
 		o.OnBlock = func(id transport.ID, visible, total int) {
 			d.printer.advance(visible, total)
+			d.watched.block(id, visible, total)
 			d.front.hosts.Block(id, visible, total)
 			d.front.front.Block(id, visible, total)
 		}
@@ -245,7 +297,8 @@ func (d *decoding) open(std streams) (bridge.Options, error) {
 		}
 		o.Open, d.start.Store, d.start.New, d.start.Blocks = openStore(store), was.path, was.created, was.blocks
 	}
-	open := o.Open
+	open := d.timeline.Opener(o.Open)
+	o.OnBlock = d.timeline.OnBlock(o.OnBlock)
 	o.Open = func(kind string, meta []byte) (bridge.Opened, error) {
 		opened, err := open(kind, meta)
 		if err == nil {
@@ -253,7 +306,7 @@ func (d *decoding) open(std streams) (bridge.Options, error) {
 			if d.seams.wrap != nil {
 				opened.Target = d.seams.wrap(opened.Target)
 			}
-			opened.Target = counted{opened.Target, &d.live}
+			opened.Target = counted{d.watched.target(opened.Target), &d.live}
 			opened = counting(&d.ports, opened)
 		}
 		return opened, err
@@ -298,6 +351,7 @@ func (d *decoding) loop(ctx context.Context, r *receiving, ring uint64) error {
 			why, run = fmt.Errorf("stopped listening: %w", err), false
 		}
 	}
+	d.accepting.Store(false)
 	done := make(chan error, 1)
 	go func() {
 		if d.front != nil {

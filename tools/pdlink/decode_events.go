@@ -18,6 +18,7 @@ type listening struct {
 	Keys    string `json:"keys"`
 	Encrypt string `json:"encrypt"`
 	Front   string `json:"front,omitempty"` // where the front door is
+	Watch   string `json:"watch,omitempty"` // where the live page is
 }
 
 // verdictFields are a verdict's, under the same names in every output.
@@ -92,7 +93,7 @@ func (d *decoding) print(event any) {
 		if e.Keys != "" {
 			where += fmt.Sprintf(", keys of %s, encrypt %s", e.Keys, e.Encrypt)
 		}
-		std.printf("listening on %s%s\n", e.Listen, where)
+		std.printf("listening on %s%s%s\n", e.Listen, where, watchText(e.Watch))
 	case transferEvent:
 		rate, over := "", ""
 		if e.Seconds > 0 {
@@ -119,6 +120,14 @@ func (d *decoding) print(event any) {
 	}
 }
 
+// watchText is where the live page is, for people.
+func watchText(url string) string {
+	if url == "" {
+		return ""
+	}
+	return ", watch it at " + url
+}
+
 // linkText names the links that carried a transfer.
 func linkText(links []bridge.LinkUse) string {
 	text := ""
@@ -127,11 +136,15 @@ func linkText(links []bridge.LinkUse) string {
 			text += " + "
 		}
 		text += l.Link
+		packed := l.Packed()
+		if packed != "" {
+			packed = ", " + packed
+		}
 		switch {
 		case l.Sealed:
-			text += " (sealed)"
+			text += " (sealed" + packed + ")"
 		case l.Link != schemeMem: // it has no cable
-			text += " (in clear)"
+			text += " (in clear" + packed + ")"
 		}
 	}
 	return text

@@ -42,6 +42,7 @@ func TestEveryFailureIsAnObject(t *testing.T) {
 		"store show":     {{}, {none}},
 		"store verify":   {{}, {none}},
 		"store diff":     {{}, {none, none}},
+		"bench":          {{}, {"--native", "http://127.0.0.1:1"}},
 		"verify":         {{}, {none}, {"bundled:dsv4-a", "--workers", "-1"}, {"bundled:dsv4-a", "--layers", "9"}},
 		"demo":           {{"surplus"}},
 		"keys init":      {{"surplus"}, {"--name", "/"}},
@@ -51,6 +52,7 @@ func TestEveryFailureIsAnObject(t *testing.T) {
 		"keys revoke":    {{}, {"nobody"}},
 		"config show":    {{"nothing"}, {"--config", none}},
 		"version":        {{"surplus"}},
+		"cost compare":   {{}, {"no such file", "no such file"}},
 	}
 	var o, e bytes.Buffer
 	all := withJSON(newRoot(newStreams(&o, &e)))

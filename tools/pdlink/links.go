@@ -157,6 +157,7 @@ func (o *linkOptions) tellChoice(say func(format string, args ...any)) {
 func (u linkURL) open(o linkOptions) transport.Link {
 	opts := tcp.Options{
 		Session: o.session, OnReject: o.reject, Keys: o.keys.Store, Peer: o.keys.Peer, Encrypt: o.keys.Suite,
+		Compress: o.keys.Compress,
 	}
 	switch u.scheme {
 	case schemeTCP:

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 
 	"pdlink/bridge/prefill"
 	"pdlink/bridge/prefill/calls"
+	"pdlink/bridge/trace"
 	"pdlink/kernels"
 	"pdlink/tools/cmdline"
 	"pdlink/tools/linkkeys"
@@ -41,6 +43,7 @@ type prefillFlags struct {
 	numerics             string
 	asJSON               bool
 	keys                 linkkeys.Flags
+	watching             watchFlags
 
 	// What check made of them.
 	ways      []linkURL // to the decode host, the preferred one first; at least one
@@ -88,7 +91,8 @@ decode host, the preferred one first: rdma://, then tcp://, for example. A promp
 waits for it for --retry. If the engine needs an API key it is read from
 $` + engineKeyEnv + `.
 
-One line is printed for each prompt, and one when it changes what is waited for.
+One line is printed for each prompt, and one when it changes what is waited for. With
+--metrics a live page shows more, and figures for Prometheus are at /metrics on that port.
 
 Exit status: 0 it ran and was interrupted; 1 it cannot go on (the decode host does not
 accept this host's key, for example); 2 the command line cannot be used.`
@@ -132,6 +136,7 @@ func (f *prefillFlags) command(std streams) *cobra.Command {
 	must(c.MarkFlagFilename("weights", "safetensors"))
 	must(c.MarkFlagFilename("model-config", "json"))
 	f.keys.Register(c, true)
+	f.watching.register(c)
 	cmdline.OnlyWith(c, []string{"model-config", "numerics"}, "weights")
 	return c
 }
@@ -166,7 +171,7 @@ func (f *prefillFlags) check(g given) error {
 			errs = append(errs, fmt.Errorf("--uid %d: want a user's number below %d", id, uint32(noUser)))
 		}
 	}
-	errs = append(errs, f.parseEngine(g))
+	errs = append(errs, f.parseEngine(g), f.watching.check(g))
 	f.mapped, err = parseModels(f.models)
 	return errors.Join(append(errs, err, f.parseRoutes())...)
 }
@@ -268,6 +273,15 @@ func (f *prefillFlags) run(ctx context.Context, std streams, g given) (err error
 	}
 	defer func() { err = errors.Join(err, arriving.Close()) }()
 	o.session = session.Options{Name: f.name, SendRing: server.Ring(), RecvRing: arriving}
+	if s.timeline, err = f.watching.recorder("pdlink prefill"); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.timeline.WriteFile(f.watching.trace)) }()
+	o.session.Intercept = s.timeline.Intercept(nil)
+	if err := s.watch(ctx, server.Ring(), arriving); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.watched.close()) }()
 	s.say(s.started(o))
 	return s.serve(ctx, server, o)
 }
@@ -330,24 +344,27 @@ func (f *prefillFlags) projection() (*prefill.Projection, error) {
 // sidecar is a `pdlink prefill` that runs.
 type sidecar struct {
 	*prefillFlags
-	std     streams
-	journal *journal
-	peers   peerNames
-	ports   portLog          // that rdma links take
-	told    sync.Once        // that events are lost
-	down    map[string]error // by a way, why it has no connection; of linkEvent
+	std      streams
+	journal  *journal
+	peers    peerNames
+	ports    portLog                // that rdma links take
+	told     sync.Once              // that events are lost
+	down     map[string]error       // by a way, why it has no connection; of linkEvent
+	watched  *watched               // nil: nobody wants to see
+	timeline *trace.Recorder        // nil: nobody wants it
+	waits    atomic.Pointer[string] // for what, "": prompts can be read; nil: it is not known yet
 }
 
 // serve keeps the connection and takes calls.
 func (s *sidecar) serve(ctx context.Context, server *prefill.Server, o linkOptions) error {
 	d, err := failover.New(failover.Options{
-		Routes: s.routes(o), Window: s.retry,
+		Routes: s.seen(s.routes(o)), Window: s.retry,
 		Permanent: linkkeys.Refused, OnEvent: func(e failover.Event) { s.linkEvent(ctx, e) },
 	})
 	if err != nil {
 		return failed(err)
 	}
-	keeper := prefill.NewKeeper(patient{d}, s.retry)
+	keeper := prefill.NewKeeper(s.timeline.Dialer(patient{d}), s.retry)
 	options := prefill.ServiceOptions{
 		Server: server, Group: s.member, Open: keeper.Open, Models: s.mapped, Name: s.name,
 		OnReady: s.readyEvent, OnResult: s.callEvent,
@@ -362,6 +379,7 @@ func (s *sidecar) serve(ctx context.Context, server *prefill.Server, o linkOptio
 	if err != nil {
 		return failed(err)
 	}
+	s.watched.serve(s.checks())
 	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	done := make(chan error, 1)

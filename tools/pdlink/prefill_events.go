@@ -27,12 +27,13 @@ type sidecarStarted struct {
 	Rank    string   `json:"rank,omitempty"`
 	Keys    string   `json:"keys"` // with keys: their directory
 	Encrypt string   `json:"encrypt"`
+	Watch   string   `json:"watch,omitempty"` // where the live page is
 }
 
 func (s *sidecar) started(o linkOptions) sidecarStarted {
 	e := sidecarStarted{
 		Event: "started", To: s.ways[0].String(), Socket: s.socket, Name: s.name, Group: s.group, Rank: s.rank,
-		Keys: o.keys.Dir.Path, Encrypt: o.keys.Encrypt,
+		Keys: o.keys.Dir.Path, Encrypt: o.keys.Encrypt, Watch: s.watched.url(),
 	}
 	if s.engineURL != nil {
 		e.Engine = s.engineURL.String()
@@ -57,7 +58,7 @@ func (e sidecarStarted) text(std streams) {
 			engine += ", " + e.Engine
 		}
 	}
-	std.printf("prefill host %s for %s, %s, workers at %s%s\n", e.Name, cmp.Or(strings.Join(e.Routes, ", else "), e.To), engine, e.Socket, keys)
+	std.printf("prefill host %s for %s, %s, workers at %s%s%s\n", e.Name, cmp.Or(strings.Join(e.Routes, ", else "), e.To), engine, e.Socket, keys, watchText(e.Watch))
 }
 
 // sidecarReady is the event of a change of what is waited for.
@@ -87,6 +88,7 @@ func (s *sidecar) readyEvent(r prefill.Readiness) {
 	if e.Reason = s.lacks(r); e.Reason != "" {
 		e.Event = "waiting"
 	}
+	s.waits.Store(&e.Reason)
 	s.say(e)
 }
 
@@ -163,6 +165,7 @@ func (e sidecarLink) better() string {
 // fewer and fewer, each with what is the matter with the other ways. Calls come one
 // after the other.
 func (s *sidecar) linkEvent(ctx context.Context, e failover.Event) {
+	s.watched.dialled(e)
 	switch e.Kind {
 	case failover.Connected:
 		delete(s.down, s.way(e))
@@ -219,6 +222,7 @@ func (s *sidecar) callEvent(e prefill.Ended) {
 		c.Part, c.Parts = e.Part+1, e.Parts
 	}
 	c.Ports = s.ports.next()
+	s.watched.call(c)
 	s.say(c)
 }
 

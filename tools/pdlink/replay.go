@@ -143,7 +143,11 @@ func (f *replayFlags) run(ctx context.Context, std streams, args []string, g giv
 }
 
 // replay does it. An error that an object of --json has told of is answered.
-func (f *replayFlags) replay(ctx context.Context, std streams, args []string, g given) error {
+func (f *replayFlags) replay(ctx context.Context, std streams, args []string, g given) (err error) {
+	if f.timeline, err = (&watchFlags{trace: f.trace}).recorder("pdlink replay"); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.timeline.WriteFile(f.trace)) }()
 	bounded := ctx
 	if f.timeout > 0 {
 		var cancel context.CancelFunc

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pdlink/bridge/replay"
+	"pdlink/bridge/trace"
 	"pdlink/rdma"
 	"pdlink/tools/cmdline"
 	"pdlink/tools/linkkeys"
@@ -36,6 +37,7 @@ type replayFlags struct {
 	timeout, retry   time.Duration
 	keep, asJSON     bool
 	peers            linkkeys.Flags
+	trace            string
 
 	// What check made of them.
 	url    linkURL   // of --link
@@ -43,14 +45,16 @@ type replayFlags struct {
 	share  replay.Share
 
 	// What run opened for the link, and who was there.
-	keys  linkkeys.Choice
-	names peerNames
-	ports rdma.Ports // that rdma links take
-	hide  func()     // clears the line of the progress; nil: there is none
+	keys     linkkeys.Choice
+	names    peerNames
+	ports    rdma.Ports      // that rdma links take
+	timeline *trace.Recorder // nil: nobody wants it
+	hide     func()          // clears the line of the progress; nil: there is none
 }
 
 // openLink returns the link of a URL that blocks travel over.
 func (f *replayFlags) openLink(u linkURL, o session.Options) transport.Link {
+	o.Intercept = f.timeline.Intercept(nil)
 	lo := linkOptions{session: o, keys: f.keys, peers: &f.names}
 	lo.follow(&f.ports)
 	return u.open(lo)
@@ -79,7 +83,9 @@ func (f *replayFlags) register(c *cobra.Command) {
 	fl.DurationVar(&f.retry, "retry", failover.DefaultWindow, "with --to: after a lost connection, how long to try without progress; 0 is not at all")
 	fl.BoolVar(&f.keep, "keep", false, "keep every frame until its blocks are durable, as a live source must")
 	fl.BoolVar(&f.asJSON, "json", false, "print the result as JSON")
+	fl.StringVar(&f.trace, "trace", "", "at the end, write a timeline of what was done to `FILE`, for ui.perfetto.dev; default: none")
 	f.peers.Register(c, true)
+	must(c.MarkFlagFilename("trace", "json"))
 	must(c.MarkFlagDirname("store"))
 	// What these have no effect with, checkUnused says; a config file may have them all.
 	cmdline.OnlyWithout(c, []string{"store"}, "to", "discard")
@@ -105,7 +111,7 @@ func (f *replayFlags) check(g given) error {
 		g.oneOf([]string{"store", "to", "discard"}, []string{"--store DIR", "--to URL", "--discard"}),
 		g.filled(map[string]string{
 			"store": f.store, "to": strings.Join(f.to, " "), "require": f.require, "link": f.link, "format": f.format, "numerics": f.numerics,
-			"part": f.part, "id": f.id, "synthetic": f.synthetic, "keys": f.peers.Dir, "peer": f.peers.Peer,
+			"part": f.part, "id": f.id, "synthetic": f.synthetic, "trace": f.trace, "keys": f.peers.Dir, "peer": f.peers.Peer,
 		}),
 		f.peers.Check())
 	if err == nil {

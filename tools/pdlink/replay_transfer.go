@@ -35,13 +35,13 @@ func (f *replayFlags) transfer(ctx context.Context, std streams, j *job) (bridge
 // receiver is the options of the receiver in this process.
 func (f *replayFlags) receiver(std streams) (bridge.Options, error) {
 	if f.discard {
-		return bridge.Options{Open: openDiscard}, nil
+		return bridge.Options{Open: f.timeline.Opener(openDiscard), OnBlock: f.timeline.OnBlock(nil)}, nil
 	}
 	_, store, err := place{f.store, false}.open(std, f.noSync)
 	if err != nil {
 		return bridge.Options{}, err
 	}
-	return bridge.Options{Open: openStore(store)}, nil
+	return bridge.Options{Open: f.timeline.Opener(openStore(store)), OnBlock: f.timeline.OnBlock(nil)}, nil
 }
 
 // send runs the job's senders and returns the receiver's verdict, which is the
@@ -73,7 +73,7 @@ func (f *replayFlags) send(ctx context.Context, std streams, j *job, routes []fa
 	g, running := errgroup.WithContext(ctx)
 	for i, s := range senders {
 		g.Go(func() (err error) {
-			verdicts[i], err = s.Run(running, j.parts[i].source)
+			verdicts[i], err = s.Run(running, f.timeline.Source(j.parts[i].source))
 			return s.explain(running, err)
 		})
 	}
@@ -149,7 +149,7 @@ func (f *replayFlags) sender(ctx context.Context, std streams, j *job, p jobPart
 	if s.dialler, err = failover.New(o); err != nil {
 		return s, err
 	}
-	s.Courier, err = bridge.OpenCourier(ctx, s.dialler, transport.Request{
+	s.Courier, err = bridge.OpenCourier(ctx, f.timeline.Dialer(s.dialler), transport.Request{
 		ID: j.id, Kind: omlx.Kind, Part: p.share.Part, Parts: p.share.Parts, Replayable: !f.keep, Meta: j.meta,
 	}, j.shape)
 	return s, err

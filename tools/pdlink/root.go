@@ -20,6 +20,7 @@ store of a decoder, where they are an ordinary prefix hit.
   pdlink replay CASE --to URL     send the blocks of a recorded prefill
   pdlink store verify DIR         check what is in a store
   pdlink verify CASE              hold the GPU's arithmetic against a decoder's
+  pdlink bench --front URL …      measure what bridging brings
   pdlink keys init                make two hosts trust each other
   pdlink config show              say what the config file and variables set
   pdlink service print decode     have it started with the host
@@ -43,7 +44,7 @@ Three recorded prefills, cases, are built in ("bundled:kv-qwen3" …).
 	replays := newReplay(std)
 	config.tell(decodes, prefills, replays)
 	completeFixed(decodes, prefills, replays)
-	root.AddCommand(replays, decodes, prefills, newDoctor(std, patients{config: config, decode: decode, decodes: decodes, prefill: prefill, prefills: prefills}), newStore(std), newVerify(std), newDemo(std), newKeys(std), newConfig(std, config, look),
+	root.AddCommand(replays, decodes, prefills, newDoctor(std, patients{config: config, decode: decode, decodes: decodes, prefill: prefill, prefills: prefills}), newStore(std), newVerify(std), newBench(std), newDemo(std), newCost(std), newKeys(std), newConfig(std, config, look),
 		newService(std, config), newVersion(std))
 	return root
 }

@@ -155,6 +155,28 @@ func TestReadmesNameCommandsThatExist(t *testing.T) {
 	}
 }
 
+// flagsOfPdperf are the names that its sources give to flags: it is another program.
+func flagsOfPdperf(t *testing.T) (names []string) {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join("..", "pdperf", "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`Var\(&[a-zA-Z.]+, "([a-z0-9-]+)",`).FindAllStringSubmatch(string(b), -1) {
+			names = append(names, m[1])
+		}
+	}
+	if len(names) < 10 {
+		t.Errorf("pdperf has the flags %q only", names)
+	}
+	return names
+}
+
 // TestReadmesNameFlagsThatExist: each is one of some command here, of pdperf, or of the
 // engines and tools that the text is about.
 func TestReadmesNameFlagsThatExist(t *testing.T) {
@@ -171,6 +193,7 @@ func TestReadmesNameFlagsThatExist(t *testing.T) {
 	commands(newRoot(newStreams(&output{}, &output{})), func(c *cobra.Command) {
 		known = append(known, flagsIn(c)...)
 	})
+	known = append(known, flagsOfPdperf(t)...)
 	for path, text := range readmes(t) {
 		for _, m := range regexp.MustCompile("(?:^|[\\s`(\"\\[])--([a-z][a-z0-9-]+)").FindAllStringSubmatch(text, -1) {
 			if !slices.Contains(known, m[1]) {

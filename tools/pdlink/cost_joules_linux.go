@@ -1,0 +1,63 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// raplRoot is where Linux shows the energy counters of processor packages.
+const raplRoot = "/sys/class/powercap"
+
+// energy is a reading of the host's energy counters.
+type energy map[string]float64 // joules by counter
+
+// readEnergy reads the counters of the packages below root; nil where there are none that
+// this user may read.
+func readEnergy(root string) energy {
+	zones, _ := filepath.Glob(filepath.Join(root, "intel-rapl:[0-9]*")) // the pattern is right
+	e := energy{}
+	for _, z := range zones {
+		if strings.Count(filepath.Base(z), ":") > 1 {
+			continue // a part of a package
+		}
+		if v, ok := readMicro(filepath.Join(z, "energy_uj")); ok {
+			e[z] = v
+		}
+	}
+	if len(e) == 0 {
+		return nil
+	}
+	return e
+}
+
+// readMicro reads a number of millionths.
+func readMicro(path string) (float64, bool) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0, false
+	}
+	v, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+	return float64(v) / 1e6, err == nil
+}
+
+// since is how many joules the packages took since an earlier reading; false where that is
+// not known.
+func (e energy) since(was energy) (joules float64, ok bool) {
+	for z, v := range e {
+		before, there := was[z]
+		if !there {
+			return 0, false
+		}
+		if v < before { // it began again at 0
+			most, ok := readMicro(filepath.Join(z, "max_energy_range_uj"))
+			if !ok {
+				return 0, false
+			}
+			v += most
+		}
+		joules += v - before
+	}
+	return joules, len(e) > 0
+}

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pdlink/bridge/watch"
+)
+
+// watchedAt is where the live page of a process is, by its first event.
+func watchedAt(t *testing.T, p *process, event string) string {
+	t.Helper()
+	p.await(t, event, func() bool { return len(p.out.events(event)) > 0 })
+	var e struct{ Watch string }
+	if err := json.Unmarshal(p.out.events(event)[0], &e); err != nil || e.Watch == "" {
+		t.Fatalf("no live page: %v: %v", err, p)
+	}
+	return e.Watch
+}
+
+// fetched is the status and the text of a page.
+func fetched(t *testing.T, url string) (int, string) {
+	t.Helper()
+	r, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.StatusCode, string(b)
+}
+
+// stateAt is what a live page would show.
+func stateAt(t *testing.T, url string) (s watch.State) {
+	t.Helper()
+	_, text := fetched(t, url+"state")
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	return s
+}
+
+// TestDecodeIsWatched: figures, log lines and readiness over a transfer between peers that
+// know each other's keys, and one that is refused.
+func TestDecodeIsWatched(t *testing.T) {
+	store := t.TempDir()
+	mac, spark := paired(t)
+	file := filepath.Join(t.TempDir(), "trace.json")
+	r := startReceiver(t, store, "--metrics", "0", "--log", "json", "--trace", file, "--keys", mac)
+	url := watchedAt(t, r.process, "listening")
+	if status, text := fetched(t, url+"readyz"); status != http.StatusOK || text != "ready\n" {
+		t.Errorf("%d %q", status, text)
+	}
+	for range 2 { // the second has nothing to do
+		p := start(t, "replay", filepath.Join(casesDir, "kv-qwen3"), "--to", "tcp://"+r.addr, "--format", "5", "--keys", spark)
+		if status := p.wait(); status != exitOK {
+			t.Fatalf("status %d: %v", status, p)
+		}
+	}
+	_, text := fetched(t, url+"metrics")
+	for _, line := range []string{
+		"pdlink_transfers_total{state=\"complete\"} 2\n", "pdlink_blocks_total 5\n", "pdlink_tokens_total{link=\"tcp\"} 1280\n", "pdlink_ready 1\n",
+		"pdlink_received_bytes_total{link=\"tcp\",sealed=\"true\"} 1.96608e+06\n", "pdlink_connections_total{link=\"tcp\",sealed=\"true\"} 2\n",
+		"pdlink_transfer_goodput_bytes_per_second_count{link=\"tcp\"} 1\n", "pdlink_transfer_phase_seconds_count{phase=\"seal\"} 2\n",
+		"pdlink_ring_slots{ring=\"receive\"} 63\n", "pdlink_store_free_bytes ",
+	} {
+		if !strings.Contains(text, line) {
+			t.Errorf("no %s in %s", line, text)
+		}
+	}
+	s := stateAt(t, url)
+	if len(s.Done) != 2 || s.Done[1].Tokens != 1280 || strings.Join(s.Done[1].Peers, ",") != "spark" || s.Store == nil || s.Store.Dir != store || s.Open != 0 {
+		t.Errorf("%+v", s)
+	}
+	// A page beside it that somebody else's name leads to.
+	req := httptest.NewRequest(http.MethodGet, url+"state", nil)
+	req.RequestURI, req.Host = "", "evil.example"
+	if a, err := http.DefaultClient.Do(req); err != nil || a.StatusCode != http.StatusForbidden {
+		t.Errorf("%v %v", a, err)
+	}
+	if err := os.Rename(store, store+".gone"); err != nil {
+		t.Fatal(err)
+	}
+	if !eventually(processLimit, func() bool { status, _ := fetched(t, url+"readyz"); return status == http.StatusServiceUnavailable }) {
+		t.Error("ready without a store")
+	}
+	if _, text := fetched(t, url+"readyz"); !strings.HasPrefix(text, "store: ") {
+		t.Errorf("%q", text)
+	}
+	r.signal()
+	if status := r.wait(); status != exitOK {
+		t.Errorf("status %d: %v", status, r)
+	}
+	var timeline struct{ TraceEvents []struct{ Name, Ph string } }
+	if b, err := os.ReadFile(file); err != nil || json.Unmarshal(b, &timeline) != nil || len(timeline.TraceEvents) < 20 {
+		t.Errorf("%v, %d events", err, len(timeline.TraceEvents))
+	}
+	var lines []map[string]any
+	for line := range strings.Lines(r.err.String()) {
+		var m map[string]any
+		if json.Unmarshal([]byte(line), &m) == nil && m["msg"] == "transfer" {
+			lines = append(lines, m)
+		}
+	}
+	if len(lines) != 2 || lines[0]["state"] != "complete" || lines[0]["bytes"] != 1966080. || lines[0]["links"] != "tcp sealed" || lines[0]["peers"] != "spark" {
+		t.Errorf("%v: %v", lines, r)
+	}
+}
+
+// TestPrefillIsWatched: what it waits for, and that it dials again.
+func TestPrefillIsWatched(t *testing.T) {
+	r := startReceiver(t, t.TempDir())
+	socket := filepath.Join(t.TempDir(), "page.sock")
+	host := start(t, "prefill", "--json", "--to", "tcp://"+r.addr, "--engine", "http://127.0.0.1:1", "--socket", filepath.Join(t.TempDir(), "e.sock"),
+		"--metrics", "unix://"+socket, "--retry", "1m")
+	if url := watchedAt(t, host, "started"); url != "unix://"+socket {
+		t.Errorf("%s", url)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
+		return net.Dial("unix", socket)
+	}}}
+	text := ""
+	sees := func(parts ...string) bool {
+		return eventually(processLimit, func() bool {
+			a, err := client.Get("http://pdlink/metrics")
+			if err != nil {
+				return false
+			}
+			defer a.Body.Close()
+			b, err := io.ReadAll(a.Body)
+			text = string(b)
+			for _, p := range parts {
+				if err != nil || !strings.Contains(text, p) {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	if !sees("pdlink_ready 0\n", "pdlink_dials_total{link=\"tcp\",result=\"connected\"} 1\n", "pdlink_connections{link=\"tcp\",peer=\"other\",sealed=\"false\"} 1\n",
+		"pdlink_ring_slots{ring=\"send\"} 192\n") {
+		t.Errorf("%s", text)
+	}
+	r.kill()
+	if !sees("pdlink_connections_lost_total{link=\"tcp\"} 1\n") || strings.Contains(text, "pdlink_connections{") {
+		t.Errorf("%s", text)
+	}
+	host.signal()
+	if status := host.wait(); status != exitOK {
+		t.Errorf("status %d: %v", status, host)
+	}
+	if _, err := os.Lstat(socket); err == nil {
+		t.Error("the socket is left")
+	}
+}
+
+// TestWatchFlagsAreChecked: before anything is done.
+func TestWatchFlagsAreChecked(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for _, c := range []struct {
+		args   []string
+		status int
+		say    string
+	}{
+		{[]string{"--metrics", "x"}, exitUsage, `--metrics "x": want a port`},
+		{[]string{"--metrics", ""}, exitUsage, "--metrics"},
+		{[]string{"--metrics", "unix://~/x"}, exitUsage, "whole path"},
+		{[]string{"--trace", "/nowhere/x.json"}, exitUsage, "--trace: open /nowhere/x.json"},
+		{[]string{"--log", "xml"}, exitUsage, "--log xml: want text or json"},
+		{[]string{"--metrics", taken.Addr().String()}, exitFailed, fmt.Sprintf("--metrics %s: ", taken.Addr())},
+	} {
+		for _, command := range [][]string{{"decode", "--discard", "--listen", "tcp://127.0.0.1:0"},
+			{"prefill", "--to", "tcp://127.0.0.1:1", "--socket", filepath.Join(t.TempDir(), "e.sock")}} {
+			status, out, errOut := cli(t, append(command, c.args...)...)
+			if status != c.status || !strings.Contains(errOut, c.say) || strings.Contains(out, "listening") {
+				t.Errorf("%s %q: status %d: %s%s", command[0], c.args, status, out, errOut)
+			}
+		}
+	}
+}
