@@ -46,37 +46,25 @@ type setUp struct {
 	refused bool  // the peer said that there will be no lanes, or is gone
 }
 
+// able is how many steps it takes until both ends have shown that their devices can do
+// what is needed: what fails later may not fail again.
+const able = 4
+
 // run is all steps. The caller closes what there is when it fails.
 func (s *setUp) run(ctx context.Context) error {
 	steps := []func(context.Context) error{
 		s.open, s.offers, s.memory, s.places, s.connect, s.ready, s.test, s.immediates, s.results,
 	}
-	for _, step := range steps {
+	for i, step := range steps {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		if err := step(ctx); err != nil {
-			return s.worded(err)
+			return s.worded(err, i >= able)
 		}
 	}
 	s.c.link.o.OnChoice(s.choice())
 	return nil
-}
-
-// worded gives an error its sentinel: what a host cannot do is unavailable. Where the
-// link has worked before, a port that flaps for example, it may again.
-func (s *setUp) worded(err error) error {
-	if s.c.link.worked.Load() && !errors.Is(err, transport.ErrIncompatible) && !errors.Is(err, transport.ErrProtocol) {
-		return fmt.Errorf("rdma: %w: %s", transport.ErrLost, err.Error())
-	}
-	for _, known := range []error{
-		transport.ErrIncompatible, transport.ErrUnavailable, transport.ErrLost, transport.ErrProtocol, context.Canceled, context.DeadlineExceeded,
-	} {
-		if errors.Is(err, known) {
-			return fmt.Errorf("rdma: %w", err)
-		}
-	}
-	return unavailable(err)
 }
 
 // open chooses the device and makes queue pairs.
@@ -239,7 +227,7 @@ func (l *lane) room(unit, limit int) (err error) {
 	in.all = out.signalAll
 	out.inline = l.info.MaxInline >= noticeSize
 	out.room, in.arrivals = make(chan struct{}, 1), make(chan notice, t.slots)
-	out.granted = uint64(t.slots)
+	out.granted, in.granted = uint64(t.slots), uint64(t.slots)
 	arenas := []struct {
 		to          **arena
 		slots, unit int
@@ -263,6 +251,7 @@ func (l *lane) room(unit, limit int) (err error) {
 		add(&out.heads, t.slots, headRoom, 0)
 		add(&out.bodies, stages, unit, 0)
 	case pull:
+		in.pulls = make([]notice, t.slots)
 		add(&in.heads, t.slots, headRoom, verbs.AccessLocalWrite)
 		add(&in.bodies, t.slots, unit, verbs.AccessLocalWrite)
 		add(&out.heads, t.slots, headRoom, t.access())
@@ -277,6 +266,28 @@ func (l *lane) room(unit, limit int) (err error) {
 		if *a.to, err = newArena(pd, a.slots, a.unit, limit, a.access); err != nil {
 			return err
 		}
+	}
+	return l.whole()
+}
+
+// whole returns nil where the heads that the peer uses are one region: it is told of
+// one. Errors: transport.ErrUnavailable.
+func (l *lane) whole() error {
+	a := l.heads()
+	if a == nil || len(a.parts) == 1 {
+		return nil
+	}
+	return fmt.Errorf("%w: the heads of %d frames want one region of %d bytes of memory, the device registers %d at a time: fewer slots need less",
+		transport.ErrUnavailable, l.c.t.slots, len(a.mem), a.parts[0].info.Length)
+}
+
+// heads is the memory of heads that the peer uses; nil in stride mode.
+func (l *lane) heads() *arena {
+	switch l.c.t.mode {
+	case push:
+		return l.in.heads
+	case pull:
+		return l.out.heads
 	}
 	return nil
 }
@@ -417,6 +428,9 @@ func (s *setUp) results(context.Context) error {
 	var t tested
 	if t.parse(r); r.err != nil {
 		return r.err
+	}
+	if t.immediate && s.trial == nil {
+		return wire.Violation("rdma: an immediate came that was not tried")
 	}
 	for _, l := range s.c.lanes {
 		l.out.immediate, l.in.immediate = t.immediate, s.tried

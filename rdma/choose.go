@@ -83,7 +83,7 @@ func deviceNames(list []verbs.DeviceInfo) string {
 // choose opens the device for a connection whose control socket has the local address
 // local: by what addresses ports have, never by an index. The caller closes it.
 func (l *Link) choose(local net.Addr) (verbs.Device, seat, error) {
-	p, list, err := l.devices()
+	all, err := l.devices()
 	if err != nil {
 		return nil, seat{}, err
 	}
@@ -91,25 +91,29 @@ func (l *Link) choose(local net.Addr) (verbs.Device, seat, error) {
 	if err != nil {
 		return nil, seat{}, err
 	}
-	s := search{ip: ipOf(local), named: l.o.Device != "", port: port}
-	s.dev = netdevOf(s.ip)
+	s := search{ip: ipOf(local), zone: zoneOf(local), named: l.o.Device != "", port: port, unusable: all.bad}
+	s.dev = netdevOf(s.ip, s.zone)
 	devices := map[string]verbs.Device{}
 	defer func() {
 		for _, d := range devices {
 			d.Close() //nolint:errcheck // nothing was made of it
 		}
 	}()
-	for _, info := range list {
-		d, err := p.Open(info.Name)
+	for _, info := range all.usable {
+		d, err := all.Open(info.Name)
 		if err != nil {
-			s.refused = append(s.refused, err)
+			s.refuse(info.Name, err)
 			continue
 		}
 		devices[info.Name] = d
 		s.look(info, d)
 	}
 	best, err := s.best()
-	if err != nil {
+	switch {
+	case err == nil:
+	case errors.As(err, &passing{}) && !errors.As(err, &lasting{}):
+		return nil, seat{}, lost(err)
+	default:
 		return nil, seat{}, unavailable(err)
 	}
 	d := devices[best.info.Name]
@@ -125,15 +129,46 @@ func ipOf(a net.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
+// zoneOf is the index of the interface that a socket's address is of, where it is said
+// with it: other interfaces may have the same link-local address, as a VLAN has its
+// parent's. 0: it is not.
+func zoneOf(a net.Addr) int {
+	t, ok := a.(*net.TCPAddr)
+	if !ok || t.Zone == "" {
+		return 0
+	}
+	if i, err := net.InterfaceByName(t.Zone); err == nil {
+		return i.Index
+	}
+	index, err := strconv.Atoi(t.Zone)
+	if err != nil {
+		return 0
+	}
+	return index
+}
+
 // search collects the seats that a connection could have.
 type search struct {
-	ip      netip.Addr
-	dev     netdev
-	named   bool // the user named the device
-	port    int  // and this port of it; 0: any
-	seats   []seat
-	active  map[string]bool // devices with an active port
-	refused []error
+	ip       netip.Addr
+	zone     int // index of the interface of ip; 0: not said
+	dev      netdev
+	named    bool // the user named the device
+	port     int  // and this port of it; 0: any
+	seats    []seat
+	refused  []error
+	unusable map[string]error // why a device, or a port of it, cannot be used
+}
+
+// refuse notes why a device, or a port of it, cannot be used.
+func (s *search) refuse(device string, err error) {
+	if s.unusable == nil {
+		s.unusable = map[string]error{}
+	}
+	s.refused = append(s.refused, err)
+	if was := s.unusable[device]; was != nil {
+		err = errors.Join(was, err)
+	}
+	s.unusable[device] = err
 }
 
 // Ranks of a seat. Digits below ten say which kind of address it has.
@@ -152,7 +187,7 @@ const maxIndex = 255
 func (s *search) look(info verbs.DeviceInfo, d verbs.Device) {
 	attr, err := d.Attr()
 	if err != nil {
-		s.refused = append(s.refused, fmt.Errorf("device %s: %w", info.Name, err))
+		s.refuse(info.Name, fmt.Errorf("device %s: %w", info.Name, err))
 		return
 	}
 	for port := 1; port <= attr.Ports; port++ {
@@ -161,14 +196,14 @@ func (s *search) look(info verbs.DeviceInfo, d verbs.Device) {
 		}
 		pa, err := d.Port(port)
 		if err == nil && pa.State != verbs.PortActive {
-			err = fmt.Errorf("port is %v", pa.State)
+			err = passing{fmt.Errorf("port is %v", pa.State)}
 		}
 		var gids []verbs.GIDEntry
 		if err == nil {
 			gids, err = d.GIDs(port)
 		}
 		if err != nil {
-			s.refused = append(s.refused, fmt.Errorf("device %s port %d: %w", info.Name, port, err))
+			s.refuse(info.Name, fmt.Errorf("device %s port %d: %w", info.Name, port, err))
 			continue
 		}
 		n := len(s.seats) + len(s.refused)
@@ -176,14 +211,14 @@ func (s *search) look(info verbs.DeviceInfo, d verbs.Device) {
 			switch {
 			case e.Kind == verbs.GIDRoCEv1 || e.GID.Addr().IsUnspecified():
 			case e.Index > maxIndex:
-				s.refused = append(s.refused, fmt.Errorf("device %s port %d: address %v has index %d of the table, queue pairs take those to %d: remove other addresses of its network interface",
+				s.refuse(info.Name, fmt.Errorf("device %s port %d: address %v has index %d of the table, queue pairs take those to %d: remove other addresses of its network interface",
 					info.Name, port, e.GID, e.Index, maxIndex))
 			default:
 				s.add(seat{info: info, port: port, attr: pa, entry: e})
 			}
 		}
 		if n == len(s.seats)+len(s.refused) {
-			s.refused = append(s.refused, fmt.Errorf("device %s port %d: no address for RoCE v2: give its network interface one", info.Name, port))
+			s.refuse(info.Name, fmt.Errorf("device %s port %d: no address for RoCE v2: give its network interface one", info.Name, port))
 		}
 	}
 }
@@ -191,7 +226,7 @@ func (s *search) look(info verbs.DeviceInfo, d verbs.Device) {
 // add ranks a seat and adds it.
 func (s *search) add(c seat) {
 	switch addr := c.entry.GID.Addr(); {
-	case addr == s.ip:
+	case addr == s.ip && (s.zone == 0 || c.entry.IfIndex == 0 || c.entry.IfIndex == s.zone):
 		c.rank, c.why = rankAddr, "the address of the control connection"
 	case s.dev.index != 0 && c.entry.IfIndex == s.dev.index:
 		c.rank, c.why = rankNetdev, "on the interface of the control connection, "+s.dev.text()
@@ -203,10 +238,6 @@ func (s *search) add(c seat) {
 		c.rank, c.why = rankOther, "the only device with an active port"
 	}
 	c.rank += addressRank(c.entry.GID.Addr())
-	if s.active == nil {
-		s.active = map[string]bool{}
-	}
-	s.active[c.info.Name] = true
 	s.seats = append(s.seats, c)
 }
 
@@ -228,7 +259,8 @@ func (d netdev) text() string {
 	return d.name + " (" + d.note + ")"
 }
 
-// best is the seat that counts.
+// best is the seat that counts. Nothing of another network is taken in silence: not
+// where the connection's own device cannot be used, nor where several could be meant.
 func (s *search) best() (seat, error) {
 	if len(s.seats) == 0 {
 		if len(s.refused) == 0 {
@@ -237,16 +269,52 @@ func (s *search) best() (seat, error) {
 		return seat{}, errors.Join(s.refused...)
 	}
 	best := slices.MaxFunc(s.seats, func(a, b seat) int { return a.rank - b.rank })
-	if best.rank < rankDevice && !s.named && len(s.active) > 1 {
-		names := make([]string, 0, len(s.active))
-		for name := range s.active {
-			names = append(names, name)
+	if best.rank >= rankNetdev {
+		return best, nil
+	}
+	if own := s.unusable[s.dev.rdma]; own != nil && !s.named && best.rank < rankDevice {
+		return seat{}, fmt.Errorf("the control connection is on interface %s: %w: name another device to use its network", s.dev.name, own)
+	}
+	if names := s.alike(best); len(names) > 1 {
+		errs := []error{fmt.Errorf("the control connection's address %v is on none of the devices %s: name one, or use an address of its interface",
+			s.ip, strings.Join(names, ", "))}
+		for _, name := range names {
+			if err := s.unusable[name]; errors.As(err, &lasting{}) {
+				errs = append(errs, err)
+			}
 		}
-		slices.Sort(names)
-		return seat{}, fmt.Errorf("the control connection's address %v is on none of the devices %s: name one, or use an address of its interface",
-			s.ip, strings.Join(names, ", "))
+		return seat{}, errors.Join(errs...)
 	}
 	return best, nil
+}
+
+// alike names the devices that are as good as the best one, as options name them: with
+// the port where several of one could be meant. One that was used and is not any more
+// counts among those of which nothing is known.
+func (s *search) alike(best seat) []string {
+	ports := map[string][]int{}
+	for _, c := range s.seats {
+		if c.rank/rankDevice == best.rank/rankDevice && !slices.Contains(ports[c.info.Name], c.port) {
+			ports[c.info.Name] = append(ports[c.info.Name], c.port)
+		}
+	}
+	var names []string
+	for name, list := range ports {
+		if len(list) == 1 {
+			names = append(names, name)
+			continue
+		}
+		for _, port := range list {
+			names = append(names, fmt.Sprintf("%s:%d", name, port))
+		}
+	}
+	for name, err := range s.unusable {
+		if best.rank < rankDevice && !s.named && errors.As(err, &lasting{}) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // linkLocal is the link-local address of the same port and interface, for a peer that
@@ -273,8 +341,8 @@ func (s seat) choice() Choice {
 	}
 }
 
-// findNetdev is the interface that has an address.
-func findNetdev(ip netip.Addr) (netdev, bool) {
+// findNetdev is the interface that has an address; of that index where it is not 0.
+func findNetdev(ip netip.Addr, index int) (netdev, bool) {
 	if !ip.IsValid() || ip.IsLoopback() {
 		return netdev{}, false
 	}
@@ -283,6 +351,9 @@ func findNetdev(ip netip.Addr) (netdev, bool) {
 		return netdev{}, false
 	}
 	for _, i := range list {
+		if index != 0 && i.Index != index {
+			continue
+		}
 		addrs, err := i.Addrs()
 		if err != nil {
 			continue

@@ -123,8 +123,12 @@ func TestChoose(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), c.fails) {
 					t.Fatalf("error %v, want one that says %q", err, c.fails)
 				}
-				if !errors.Is(err, transport.ErrUnavailable) && !strings.Contains(c.fails, "want a name") {
-					t.Errorf("error %v is not %v", err, transport.ErrUnavailable)
+				kind := transport.ErrUnavailable
+				if strings.Contains(c.fails, "is down") { // it may come up
+					kind = transport.ErrLost
+				}
+				if !errors.Is(err, kind) && !strings.Contains(c.fails, "want a name") {
+					t.Errorf("error %v is not %v", err, kind)
 				}
 			} else {
 				if err != nil {
@@ -154,5 +158,59 @@ func TestLinkLocal(t *testing.T) {
 	s.entry.IfIndex = 5
 	if got := s.linkLocal(c); got != s {
 		t.Errorf("chose %+v where there is none", got)
+	}
+}
+
+// TestZone keeps interfaces apart that have the same link-local address, as a VLAN has
+// its parent's.
+func TestZone(t *testing.T) {
+	const v2 = verbs.GIDRoCEv2
+	s := shelf{"mlx5_0": {ports: port(gid("fe80::1", 1, 70002, v2), gid("fe80::1", 3, 70009, v2))}}
+	for zone, index := range map[string]int{"70002": 1, "70009": 3} {
+		d, st, err := NewOver(s, Options{}).choose(&net.TCPAddr{IP: net.ParseIP("fe80::1"), Zone: zone})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Close()
+		if st.entry.Index != index {
+			t.Errorf("zone %s: GID %d, want %d", zone, st.entry.Index, index)
+		}
+	}
+}
+
+// TestNoOtherNetwork: what the control connection's own device, or one of several
+// ports, would be for is not given to another one in silence.
+func TestNoOtherNetwork(t *testing.T) {
+	const v2 = verbs.GIDRoCEv2
+	dual := shelf{"mlx5_0": {ports: append(port(gid("10.9.0.1", 1, 2, v2)), port(gid("10.8.0.1", 1, 3, v2))...)}}
+	away := &net.TCPAddr{IP: net.ParseIP("192.168.7.7")}
+	for _, name := range []string{"", "mlx5_0"} {
+		if _, _, err := NewOver(dual, Options{Device: name}).choose(away); err == nil || !strings.Contains(err.Error(), "mlx5_0:1, mlx5_0:2") {
+			t.Errorf("two ports, device %q: %v", name, err)
+		}
+	}
+	d, _, err := NewOver(dual, Options{Device: "mlx5_0:2"}).choose(away)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Close()
+	l := NewOver(spark(), Options{})
+	l.setBad("mlx5_0", errors.New("it broke"))
+	if _, _, err := l.choose(away); !errors.Is(err, transport.ErrUnavailable) || !strings.Contains(err.Error(), "it broke") {
+		t.Errorf("one of two devices is bad: %v", err)
+	}
+	for name, set := range map[string]func(s shelf, q *search){
+		"port is down": func(s shelf, _ *search) { s["mlx5_0"].ports[0] = nil },
+		"it broke":     func(s shelf, q *search) { delete(s, "mlx5_0"); q.refuse("mlx5_0", errors.New("it broke")) },
+	} {
+		s, q := spark(), search{ip: ipOf(away), dev: netdev{name: "enp1", index: 70002, rdma: "mlx5_0"}}
+		set(s, &q)
+		list, _ := s.Devices()
+		for _, i := range list {
+			q.look(i, s[i.Name])
+		}
+		if st, err := q.best(); err == nil || !strings.Contains(err.Error(), "interface enp1: ") || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v, %v", name, st.choice(), err)
+		}
 	}
 }

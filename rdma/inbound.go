@@ -24,10 +24,10 @@ type inbound struct {
 	immediate bool        // the peer announces by immediates
 
 	// Of the pump.
-	next    uint64   // number of the next frame that is announced
-	pulls   []notice // announced, to be read
-	reading []notice // being read, oldest first
-	all     bool     // the provider wants every request to complete
+	next  uint64   // number of the next frame that is announced
+	ready []notice // announced by completions whose receives are not posted again yet
+	pulls []notice // in pull mode, by slot: announced and not read to its end
+	all   bool     // the provider wants every request to complete
 
 	// Of the reader.
 	using     sync.Mutex // held by read, and by whoever frees the memory
@@ -39,15 +39,18 @@ type inbound struct {
 	announced uint64 // as the peer was told; guarded by using
 
 	mu      sync.Mutex // guards what follows
+	granted uint64     // frames that the peer may have announced
 	arrived uint64     // next, for the watch
 	sent    uint64     // how many the peer says to have sent, in stride mode
-	asked   uint64     // frames that are or were read, in pull mode
+	asked   uint64     // frames that are or were read, in pull mode; the pump alone sets it and got
 	got     uint64     // frames that have been read
 	lost    stall      // of arrived
 	unread  stall      // of got
 }
 
-// completed takes a receive that has ended, in the pump.
+// completed takes a receive that has ended, in the pump. What it announces waits until
+// the receive is posted again: as soon as the reader has it, the peer may be told to
+// send the frame that needs that receive.
 func (in *inbound) completed(l *lane, c *verbs.Completion) error {
 	if l.c.t.mode == stride {
 		return in.messaged(l, c)
@@ -70,12 +73,24 @@ func (in *inbound) completed(l *lane, c *verbs.Completion) error {
 		return err
 	}
 	l.repost = append(l.repost, verbs.RecvWR{ID: c.ID, Local: in.notes.segment(b)})
-	in.advance()
+	in.ready = append(in.ready, n)
+	return in.advance()
+}
+
+// pass hands on what was announced, after the receives were posted again.
+func (in *inbound) pass(l *lane) error {
+	for _, n := range in.ready {
+		if l.c.t.mode == pull {
+			in.pulls[n.slot] = n
+		} else if err := in.deliver(n); err != nil {
+			return err
+		}
+	}
+	in.ready = in.ready[:0]
 	if l.c.t.mode == pull {
-		in.pulls = append(in.pulls, n)
 		return in.fetch(l)
 	}
-	return in.deliver(n)
+	return nil
 }
 
 // judge says what is wrong with an announcement.
@@ -91,12 +106,17 @@ func (in *inbound) judge(l *lane, n *notice) error {
 	return nil
 }
 
-// advance counts an arrival.
-func (in *inbound) advance() {
-	in.next++
+// advance counts an arrival. One that was not granted is refused: its slot may be that
+// of a frame which the reader still copies out.
+func (in *inbound) advance() error {
 	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.next >= in.granted {
+		return wire.Violation("rdma: frame %d beyond the %d granted", in.next, in.granted)
+	}
+	in.next++
 	in.arrived = in.next
-	in.mu.Unlock()
+	return nil
 }
 
 // deliver hands a frame to the reader.
@@ -111,11 +131,9 @@ func (in *inbound) deliver(n notice) error {
 
 // fetch posts READs for frames that were announced, some at a time.
 func (in *inbound) fetch(l *lane) error {
-	for len(in.reading) < readAhead && len(in.pulls) > 0 {
-		n := in.pulls[0]
-		in.pulls = append(in.pulls[:0], in.pulls[1:]...)
-		in.reading = append(in.reading, n)
-		i := int(n.slot)
+	for in.asked-in.got < readAhead && in.asked < in.next {
+		i := int(in.asked % uint64(len(in.pulls)))
+		n := in.pulls[i]
 		wrs := [2]verbs.SendWR{{Op: verbs.OpRead}, {Op: verbs.OpRead, ID: idRead | n.number}}
 		wrs[0].Local = one(in.heads.segment(in.heads.slot(i)[:n.head]))
 		wrs[0].RemoteAddr, wrs[0].RemoteKey = l.peer.heads.addr+uint64(i)*headRoom, l.peer.heads.key
@@ -132,19 +150,15 @@ func (in *inbound) fetch(l *lane) error {
 }
 
 // landed takes the end of the READs of frame number.
-func (in *inbound) landed(l *lane, number uint64) error {
-	if len(in.reading) == 0 || in.reading[0].number != number {
+func (in *inbound) landed(number uint64) error {
+	if in.got == in.asked || number != in.got {
 		return fmt.Errorf("frame %d was read out of order", number)
 	}
-	n := in.reading[0]
-	in.reading = append(in.reading[:0], in.reading[1:]...)
+	n := in.pulls[number%uint64(len(in.pulls))]
 	in.mu.Lock()
 	in.got++
 	in.mu.Unlock()
-	if err := in.deliver(n); err != nil {
-		return err
-	}
-	return in.fetch(l)
+	return in.deliver(n) // pass asks for the next
 }
 
 // arrival waits for the next frame or message. Nothing of a lane that is dead is
@@ -222,7 +236,11 @@ func (in *inbound) grant(l *lane, least uint64) error {
 		return nil
 	}
 	in.announced = in.consumed
-	return l.c.tell(typeGrant, count{l.c.t.epoch, uint16(l.index), in.consumed + uint64(l.c.t.slots)})
+	total := in.consumed + uint64(l.c.t.slots)
+	in.mu.Lock()
+	in.granted = total
+	in.mu.Unlock()
+	return l.c.tell(typeGrant, count{l.c.t.epoch, uint16(l.index), total})
 }
 
 // bytes is where a frame is copied from, part by part.

@@ -201,13 +201,16 @@ func (l *lane) handle(sends bool, list []verbs.Completion) error {
 		case c.ID&idMask == idFrame:
 			l.out.completed(c.ID &^ idMask)
 		case c.ID&idMask == idRead:
-			err = l.in.landed(l, c.ID&^idMask)
+			err = l.in.landed(c.ID &^ idMask)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	return l.receive(l.repost)
+	if err := l.receive(l.repost); err != nil {
+		return err
+	}
+	return l.in.pass(l)
 }
 
 // receive posts receives.

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 
 	"pdlink/rdma/internal/verbs"
-	"pdlink/transport"
 	"pdlink/transport/carrier"
 )
 
@@ -78,60 +77,59 @@ func (l *Link) Features() []string { return []string{feature} }
 // Available implements carrier.Carrier: the library loads and lists a device that is
 // usable and, where one is named, that one.
 func (l *Link) Available() error {
-	_, _, err := l.devices()
+	_, err := l.devices()
 	return err
 }
 
-// devices lists the usable devices, at least one.
-func (l *Link) devices() (verbs.Provider, []verbs.DeviceInfo, error) {
+// stock is the devices of a provider.
+type stock struct {
+	verbs.Provider
+	usable []verbs.DeviceInfo
+	bad    map[string]error // why others are not
+}
+
+// devices lists the devices, at least one that is usable.
+func (l *Link) devices() (*stock, error) {
 	p, err := l.load()
 	if err != nil {
-		return nil, nil, unavailable(err)
+		return nil, unavailable(err)
 	}
 	all, err := p.Devices()
 	if err != nil {
-		return nil, nil, unavailable(err)
+		return nil, unavailable(err)
 	}
 	name, _, err := parseDevice(l.o.Device)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	var list []verbs.DeviceInfo
+	list := stock{Provider: p, bad: map[string]error{}}
 	var why []error
 	for _, d := range all {
 		if name != "" && d.Name != name {
 			continue
 		}
 		if err := l.isBad(d.Name); err != nil {
-			why = append(why, err)
+			why, list.bad[d.Name] = append(why, err), err
 			continue
 		}
-		list = append(list, d)
+		list.usable = append(list.usable, d)
 	}
 	switch {
-	case len(list) > 0:
-		return p, list, nil
+	case len(list.usable) > 0:
+		return &list, nil
 	case len(why) > 0:
-		return nil, nil, unavailable(errors.Join(why...))
+		return nil, unavailable(errors.Join(why...))
 	case name != "":
-		return nil, nil, unavailable(fmt.Errorf("no device %q, there are %s", name, deviceNames(all)))
+		return nil, unavailable(fmt.Errorf("no device %q, there are %s", name, deviceNames(all)))
 	}
-	return nil, nil, unavailable(errors.New("this host has no RDMA device"))
-}
-
-// unavailable is err as transport.ErrUnavailable, once.
-func unavailable(err error) error {
-	if errors.Is(err, transport.ErrUnavailable) {
-		return fmt.Errorf("rdma: %w", err)
-	}
-	return fmt.Errorf("rdma: %w: %w", transport.ErrUnavailable, err)
+	return nil, unavailable(errors.New("this host has no RDMA device"))
 }
 
 // setBad marks a device that is not to be used again by this process.
 func (l *Link) setBad(device string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.bad[device] = fmt.Errorf("device %s is not used again until this program restarts: %w", device, err)
+	l.bad[device] = lasting{fmt.Errorf("device %s is not used again until this program restarts: %w", device, err)}
 }
 
 func (l *Link) isBad(device string) error {

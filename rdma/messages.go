@@ -204,7 +204,12 @@ func (t *tested) append(b []byte) []byte {
 	return append(b, 0)
 }
 
-func (t *tested) parse(r *reader) { t.immediate = r.u8() == 1 }
+func (t *tested) parse(r *reader) {
+	v := r.u8()
+	if t.immediate = v == 1; v > 1 {
+		r.fail("%d where it says whether an immediate came", v)
+	}
+}
 
 // count is a number about a lane: what may be sent, or was.
 type count struct {

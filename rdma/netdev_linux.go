@@ -8,10 +8,10 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// netdevOf is the interface that has an address, with its RDMA device; the zero value
-// where none has.
-func netdevOf(ip netip.Addr) netdev {
-	d, ok := findNetdev(ip)
+// netdevOf is the interface that has an address, of that index where it is not 0, with
+// its RDMA device; the zero value where none has.
+func netdevOf(ip netip.Addr, index int) netdev {
+	d, ok := findNetdev(ip, index)
 	if !ok {
 		return d
 	}

@@ -4,8 +4,9 @@ package rdma
 
 import "net/netip"
 
-// netdevOf is the interface that has an address; the zero value where none has.
-func netdevOf(ip netip.Addr) netdev {
-	d, _ := findNetdev(ip)
+// netdevOf is the interface that has an address, of that index where it is not 0; the
+// zero value where none has.
+func netdevOf(ip netip.Addr, index int) netdev {
+	d, _ := findNetdev(ip, index)
 	return d
 }

@@ -78,7 +78,9 @@ func (in *inbound) messaged(l *lane, c *verbs.Completion) error {
 	case n.body == 0 || n.body > strideSize-strideHead:
 		return wire.Violation("rdma: message with %d bytes", n.body)
 	}
-	in.advance()
+	if err := in.advance(); err != nil {
+		return err
+	}
 	return in.deliver(n)
 }
 

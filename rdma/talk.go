@@ -89,23 +89,10 @@ func (s *setUp) next() (wire.Message, error) {
 	return wire.Decode(msg)
 }
 
-// reason is the body of a refusal.
-type reason string
-
-func (r reason) append(b []byte) []byte {
-	return append(b, wire.Printable(string(r), transport.MaxReason)...)
-}
-
-// refusal is the error for what the peer said.
-func refusal(body []byte) error {
-	text := wire.Printable(string(body), transport.MaxReason)
-	return fmt.Errorf("%w: the other end says: %s", transport.ErrUnavailable, text)
-}
-
 // refuse tells the peer why there will be no lanes, and gives it the time to read
 // that: a channel that is closed while bytes come loses what was said last.
 func (s *setUp) refuse(why error) {
-	if s.tell(typeRefuse, reason(why.Error())) != nil {
+	if s.tell(typeRefuse, reason{why}) != nil {
 		return
 	}
 	for {

@@ -38,6 +38,10 @@ func agree(mine, peer *offer) (terms, error) {
 		t.reads = [2]uint8{
 			min(readsPull, mine.readsIn, peer.readsOut), min(readsPull, mine.readsOut, peer.readsIn),
 		}
+		if min(t.reads[0], t.reads[1]) == 0 {
+			return t, fmt.Errorf("%w: frames would be read, and of READs at a time this end takes %d and sends %d, the other end takes %d and sends %d",
+				transport.ErrIncompatible, mine.readsIn, mine.readsOut, peer.readsIn, peer.readsOut)
+		}
 	case both&stride != 0 && (reliable || unreliable):
 		t.mode, t.kind, t.reads = stride, verbs.UC, [2]uint8{readsPush, readsPush}
 		t.slots = int(min(mine.strides, peer.strides))

@@ -359,8 +359,12 @@ func (d *Dialer) failed(r *route, err error) {
 	d.noteTrip(r, trips, err, e.Left)
 }
 
-// permanent reports an error that trying again does not mend.
+// permanent reports an error that trying again does not mend. What is unavailable
+// because a connection was lost on the way may be there the next time.
 func (d *Dialer) permanent(err error) bool {
+	if errors.Is(err, transport.ErrUnavailable) && errors.Is(err, transport.ErrLost) {
+		return false
+	}
 	for _, target := range []error{transport.ErrInsecure, transport.ErrIncompatible, transport.ErrUnavailable, transport.ErrInvalid} {
 		if errors.Is(err, target) {
 			return true

@@ -69,7 +69,9 @@ func load(path string) (*library, error) {
 	var failures []error
 	l := &library{}
 	for _, name := range names {
+		runtime.LockOSThread() // the reason of a failure is the thread's
 		h, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
+		runtime.UnlockOSThread()
 		if err == nil {
 			handle, l.path = h, name
 			break
