@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds libpdproj.so and its programs: build.sh OUT [lib|arm64|bench|plain|table|check|ring|all]
+# Builds libpdproj.so and its programs: build.sh OUT [lib|arm64|bench|plain|table|check|ring|proof|all]
 #
 # nvcc comes from NVCC or PATH; else, or where NVCC=pypi, the compiler that PyPI ships is installed into OUT/nvcc (any
 # machine with python, no GPU needed). OUT also gets ptxas.log, from which `check` compares registers and
@@ -140,6 +140,14 @@ ring() {
 	"$out/ring_check"
 }
 
+# That products are taken only on a proof whose own kernels ran, with kernels and products of this processor.
+proof() {
+	"$nvcc" -O1 -std=c++17 -gencode=arch=compute_80,code=sm_80 -diag-suppress=20012 "${include[@]}" -c -o "$out/proof_gemm.o" "$here/gemm.cu"
+	"$nvcc" -O1 -std=c++17 -cudart none "${include[@]}" -Xcompiler -Wall,-Wextra -x c++ -c -o "$out/proof_check.o" "$here/proof_check.cu"
+	"$nvcc" -cudart none -o "$out/proof_check" "$out/proof_gemm.o" "$out/proof_check.o" -ldl
+	"$out/proof_check"
+}
+
 # Kernel, architecture, registers, spilled bytes.
 measured() {
 	awk '
@@ -170,7 +178,8 @@ bench) lib; bench ;;
 plain) plain ;;
 check) lib; check ;;
 ring) ring ;;
+proof) proof ;;
 table) lib; measured >"$here/registers.txt" ;;
-all) ring; lib; check; bench; plain; arm64 ;;
+all) ring; proof; lib; check; bench; plain; arm64 ;;
 *) echo "build.sh: unknown part $what" >&2; exit 1 ;;
 esac

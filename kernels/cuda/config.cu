@@ -26,6 +26,22 @@ float frequency(const pdproj_config *c, bool compressed, int i) {
 	return 1.0f / inv;
 }
 
+// Arrays of one layer must not share bytes: the kernel writes them in no order.
+int check_offsets(const pdproj_config *c, int i, pdproj_error *err) {
+	const pdproj_layer &l = c->layer[i];
+	for (int64_t o : l.offset) {
+		if (o >= 0 && (o % 8 || o > INT64_MAX / 4)) return fail(err, PDPROJ_EARG, "layer %d: offset %lld is not a multiple of 8", i, (long long)o);
+	}
+	for (int a = 0; a < arrays; a++) {
+		for (int b = 0; b < arrays; b++) {
+			const int64_t begin = l.offset[a], n = array_bytes(c, l.ratio, a);
+			if (a == b || begin < 0 || n == 0 || l.offset[b] < begin || l.offset[b] >= begin + n || array_bytes(c, l.ratio, b) == 0) continue;
+			return fail(err, PDPROJ_EARG, "layer %d: the offsets of arrays %d and %d overlap", i, a, b);
+		}
+	}
+	return PDPROJ_OK;
+}
+
 struct Bound {
 	const char *name;
 	int64_t v, low, high, multiple;
@@ -45,13 +61,23 @@ int check_layer(const pdproj_config *c, int i, pdproj_error *err) {
 	if (l.ratio == 4 && (c->index_dim < 8 || c->index_dim > max_dim || c->index_dim % 8 || c->index_dim < c->rope_dim)) {
 		return fail(err, PDPROJ_EARG, "index_dim is %d, want a multiple of 8 from rope_dim to %d", c->index_dim, max_dim);
 	}
-	for (int64_t o : l.offset) {
-		if (o >= 0 && (o % 8 || o > INT64_MAX / 4)) return fail(err, PDPROJ_EARG, "layer %d: offset %lld is not a multiple of 8", i, (long long)o);
-	}
-	return PDPROJ_OK;
+	return check_offsets(c, i, err);
 }
 
 } // namespace
+
+int64_t array_bytes(const pdproj_config *c, int ratio, int a) {
+	const int64_t rows = ratio ? c->block_tokens / ratio : 0;
+	switch (a) {
+	case window_rows:
+	case window_pre: return 2ll * c->window * c->head_dim;
+	case pooled: return 2 * rows * c->head_dim;
+	case prev_kv:
+	case prev_gate: return ratio == 4 ? 2ll * 4 * 2 * c->head_dim : 0;
+	case idx_pooled: return ratio == 4 ? 2 * rows * c->index_dim : 0;
+	default: return ratio == 4 ? 2ll * 4 * 2 * c->index_dim : 0;
+	}
+}
 
 void inverse_frequencies(const pdproj_config *c, bool compressed, float *out) {
 	for (int i = 0; i < c->rope_dim / 2; i++) out[i] = 1.0f / frequency(c, compressed, i);
@@ -83,6 +109,9 @@ int check(const pdproj_config *c, pdproj_error *err) {
 	}
 	if (c->yarn_factor != 0 && !(c->yarn_factor >= 1 && c->yarn_original >= 1 && c->yarn_beta_fast > 0 && c->yarn_beta_slow > 0)) {
 		return fail(err, PDPROJ_EARG, "yarn parameters must be positive, or the factor 0");
+	}
+	if (c->flags & ~(uint32_t)(PDPROJ_DIRECT | PDPROJ_STAGED | PDPROJ_SERIAL | PDPROJ_PACKED)) {
+		return fail(err, PDPROJ_EARG, "flags %#x are unknown: leave them out, or use a newer library", c->flags);
 	}
 	if ((c->flags & PDPROJ_DIRECT) && (c->flags & (PDPROJ_STAGED | PDPROJ_PACKED))) return fail(err, PDPROJ_EARG, "direct excludes staged and packed");
 	if (!c->layer) return fail(err, PDPROJ_EARG, "config has no layers");

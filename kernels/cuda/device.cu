@@ -1,3 +1,4 @@
+#include "gemm.cuh"
 #include "ring.cuh"
 
 #include <stdio.h>
@@ -16,7 +17,10 @@ int pdproj_query(int32_t device, pdproj_facts *out, pdproj_error *err) {
 	if (!e) e = cudaRuntimeGetVersion(&out->runtime);
 	if (e || out->driver == 0) return fail(err, PDPROJ_ENODEV, "no CUDA driver on this machine");
 	e = cudaGetDeviceCount(&n);
-	if (e) return fail_cuda(err, e, "count the GPUs"), PDPROJ_ENODEV;
+	if (e) {
+		cudaGetLastError();
+		return fail(err, PDPROJ_ENODEV, "count the GPUs: %s", cudaGetErrorString(e));
+	}
 	if (device < 0 || device >= n) return fail(err, PDPROJ_ENODEV, "GPU %d of %d", device, n);
 	cudaDeviceProp p;
 	if ((e = cudaGetDeviceProperties(&p, device))) return fail_cuda(err, e, "ask the GPU");
@@ -24,6 +28,7 @@ int pdproj_query(int32_t device, pdproj_facts *out, pdproj_error *err) {
 	snprintf(out->name, sizeof out->name, "%.63s", p.name);
 	if (out->sm < 80) return fail(err, PDPROJ_ENODEV, "%s has compute capability %d.%d, 8.0 is needed for bf16", p.name, p.major, p.minor);
 	On on(device);
+	if ((e = own_kernels())) return fail_cuda(err, e, "look for kernels that this GPU and driver can run");
 	size_t free_bytes = 0, total = 0;
 	if ((e = cudaMemGetInfo(&free_bytes, &total))) return fail_cuda(err, e, "ask for the GPU's memory");
 	out->memory = total, out->memory_free = free_bytes;

@@ -72,7 +72,7 @@ func openDevice(g kernels.Geometry, w Weights, block int, o Options) (Projector,
 	}
 	facts := cFacts{size: uint32(unsafe.Sizeof(cFacts{}))}
 	var e cError
-	if err := e.check(lib.query(int32(o.Device), &facts, &e), "look for a GPU"); err != nil {
+	if err := e.opening(lib.query(int32(o.Device), &facts, &e), "look for a GPU"); err != nil {
 		return nil, err
 	}
 	d := &device{lib: lib, o: o, g: g, block: block, index: make(map[int]int, len(o.Layers))}
@@ -92,7 +92,7 @@ func openDevice(g kernels.Geometry, w Weights, block int, o Options) (Projector,
 		return nil, err
 	}
 	usage := cUsage{size: uint32(unsafe.Sizeof(cUsage{}))}
-	if err := e.check(lib.used(d.handle, &usage, &e), "ask for its memory"); err != nil {
+	if err := e.opening(lib.used(d.handle, &usage, &e), "ask for its memory"); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	d.why = fmt.Sprintf("cuda: %s, compute capability %d.%d, %d layers, %d MB", text(facts.name[:]), facts.sm/10, facts.sm%10, len(o.Layers),
@@ -139,7 +139,7 @@ func (d *device) create(weights []kernels.LayerWeights) error {
 		c.cublaslt = &path[0]
 	}
 	var e cError
-	return e.check(d.lib.create(c, &d.handle, &e), "create")
+	return e.opening(d.lib.create(c, &d.handle, &e), "create")
 }
 
 // config is the handle's configuration without weights.
@@ -166,10 +166,10 @@ func (d *device) buffers() error {
 		span = max(span, l.span)
 	}
 	var e cError
-	if err := e.check(d.lib.alloc(int32(d.o.Device), uint64(2*d.o.MaxTokens*d.g.Hidden), 0, &d.x, &e), "take memory for input"); err != nil {
+	if err := e.opening(d.lib.alloc(int32(d.o.Device), uint64(2*d.o.MaxTokens*d.g.Hidden), 0, &d.x, &e), "take memory for input"); err != nil {
 		return err
 	}
-	return e.check(d.lib.alloc(int32(d.o.Device), uint64(span*d.blocks()), 1, &d.image, &e), "take memory for output")
+	return e.opening(d.lib.alloc(int32(d.o.Device), uint64(span*d.blocks()), 1, &d.image, &e), "take memory for output")
 }
 
 // Choice implements Projector.

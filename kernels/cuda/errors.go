@@ -5,8 +5,8 @@ import "errors"
 // One sentinel for each decision that a caller can take; errors of package kernels
 // come through as they are.
 var (
-	// ErrUnavailable: the GPU was required, but there is no library, no device, or
-	// the model has a shape that the kernels do not take.
+	// ErrUnavailable: the GPU was required, but there is no library, no device, too
+	// little memory on it, or the model has a shape that the kernels do not take.
 	ErrUnavailable = errors.New("no CUDA projection")
 	// ErrDevice: the GPU or its libraries reported a failure; the projector is of no
 	// further use.

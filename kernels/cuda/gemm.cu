@@ -48,6 +48,13 @@ __global__ void pdproj_differ(const uint16_t *a, const uint16_t *b, size_t n, un
 
 unsigned grid(size_t n) { return (unsigned)((n + 255) / 256); }
 
+// Of an own kernel: without this a kernel that cannot start leaves what it should have written as it was.
+cudaError_t started(Blas *blas) {
+	const cudaError_t e = cudaGetLastError();
+	if (e) blas->failed = e;
+	return e;
+}
+
 int range_of(const Gemm *g, int rows) {
 	int r = 0;
 	for (int top = first_range; rows > top && r + 1 < g->algos; top *= 2) r++;
@@ -140,11 +147,31 @@ struct Proof {
 			cudaGetLastError();
 			return false;
 		}
+		cudaGetLastError(); // of products that were tried
 		for (int i = 0; i < runs; i++) {
 			const size_t m = (size_t)rows * g->cols;
 			pdproj_differ<<<grid(m), 256, 0, stream>>>(y + (size_t)(at + i * stride) * g->cols, z + i * m, m, differing);
+			if (started(blas)) return false;
 		}
-		return !cudaMemcpyAsync(&d, differing, sizeof d, cudaMemcpyDeviceToHost, stream) && !cudaStreamSynchronize(stream) && d == 0;
+		return counted(&d) && d == 0;
+	}
+
+	bool counted(unsigned long long *d) const {
+		return !cudaMemcpyAsync(d, differing, sizeof *d, cudaMemcpyDeviceToHost, stream) && !cudaStreamSynchronize(stream);
+	}
+
+	// Fills x, and sees that the kernels that fill and compare do so: no pattern of x is 0xffff.
+	bool begin(uint16_t *fill, size_t n, size_t both) const {
+		unsigned long long d = 0;
+		cudaGetLastError();
+		if (cudaMemsetAsync(fill, 0xff, 2 * n, stream) || cudaMemsetAsync(z, 0xff, 2 * both, stream) ||
+			cudaMemsetAsync(differing, 0, sizeof d, stream)) {
+			return started(blas), false;
+		}
+		pdproj_random<<<grid(n), 256, 0, stream>>>(fill, n);
+		if (started(blas)) return false;
+		pdproj_differ<<<grid(both), 256, 0, stream>>>(fill, z, both, differing);
+		return !started(blas) && counted(&d) && d == both;
 	}
 
 	// Odd cuts up to that many rows, at odd places.
@@ -160,6 +187,11 @@ struct Proof {
 };
 
 } // namespace
+
+cudaError_t own_kernels() {
+	cudaFuncAttributes a;
+	return cudaFuncGetAttributes(&a, (const void *)pdproj_differ);
+}
 
 const char *open_blas(Blas *blas, const char *path) {
 	Lib *l = &blas->lib;
@@ -212,9 +244,9 @@ void close_gemm(Blas *blas, Gemm *g) {
 const char *prove(Blas *blas, Gemm *g, const uint16_t *w, int max_rows, int runs, int rows, int64_t stride, uint16_t *x,
 	uint16_t *y, uint16_t *z, unsigned long long *differing, cudaStream_t stream) {
 	const char *const none = "no algorithm of cuBLASLt gives rows that are independent of the number of rows";
-	const size_t n = (size_t)max_rows * g->k;
-	pdproj_random<<<grid(n), 256, 0, stream>>>(x, n);
+	const size_t n = (size_t)max_rows * g->k, most = (size_t)max_rows * g->cols;
 	const Proof proof = {blas, g, w, x, y, z, differing, stream};
+	if (!proof.begin(x, n, n < most ? n : most)) return "the kernels that prove the products do not run on this GPU";
 	cublasLtMatmulAlgo_t found[proposals], reference;
 	// The reference: the best proposal for the most rows that stands by itself. For few
 	// rows the library proposes little but split sums, so more rows are asked about too.

@@ -59,7 +59,11 @@ struct Blas {
 	cublasLtHandle_t lt;
 	cublasLtMatmulDesc_t desc;
 	void *workspace[2]; // one for each stream that products run on
+	cudaError_t failed; // of the last own kernel that could not start
 };
+
+// Whether this library has kernels that the current device can run.
+cudaError_t own_kernels();
 
 // All of these return nullptr, or what went wrong.
 const char *open_blas(Blas *blas, const char *path);
@@ -69,6 +73,7 @@ void close_gemm(Blas *blas, Gemm *g);
 
 // Finds and proves the algorithms for up to max_rows rows. x [max_rows, k], y and z
 // [max_rows, cols] and differing are scratch on the device; x is filled here. w are real weights.
+// The kernels that fill and compare are held to a pair that must differ first; why one cannot start is in blas->failed.
 // runs > 1 proves runs of `rows` rows, `stride` apart, and every shorter single run.
 const char *prove(Blas *blas, Gemm *g, const uint16_t *w, int max_rows, int runs, int rows, int64_t stride, uint16_t *x,
 	uint16_t *y, uint16_t *z, unsigned long long *differing, cudaStream_t stream);

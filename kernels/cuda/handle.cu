@@ -10,20 +10,6 @@ namespace pd {
 
 namespace {
 
-// Bytes of an array of one block, 0 where the ratio has none.
-int64_t array_bytes(const pdproj_config *c, int ratio, int a) {
-	const int64_t rows = ratio ? c->block_tokens / ratio : 0;
-	switch (a) {
-	case window_rows:
-	case window_pre: return 2ll * c->window * c->head_dim;
-	case pooled: return 2 * rows * c->head_dim;
-	case prev_kv:
-	case prev_gate: return ratio == 4 ? 2ll * 4 * 2 * c->head_dim : 0;
-	case idx_pooled: return ratio == 4 ? 2 * rows * c->index_dim : 0;
-	default: return ratio == 4 ? 2ll * 4 * 2 * c->index_dim : 0;
-	}
-}
-
 int place_layer(const pdproj_config *c, int i, pdproj_placed *p, pdproj_error *err) {
 	const pdproj_layer &l = c->layer[i];
 	int64_t end = 0;
@@ -207,7 +193,8 @@ int settle(const pdproj_config *c, pdproj *h, pdproj_error *err) {
 		a = {base, 0};
 	}
 	const char *why = prove_all(c, h, x, y, z, count);
-	const cudaError_t e = cudaStreamSynchronize(h->side);
+	cudaError_t e = cudaStreamSynchronize(h->side);
+	if (!e) e = h->blas.failed;
 	cudaFree(a.base);
 	if (e) return fail_cuda(err, e, "prove the GEMMs");
 	return why ? fail(err, PDPROJ_EALGO, "%s", why) : PDPROJ_OK;

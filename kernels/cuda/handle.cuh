@@ -108,6 +108,8 @@ int enqueue(pdproj *h, const pdproj_placed &p, const Kept &k, const Epilogue &e,
 void release_graphs(pdproj *h);
 
 int check(const pdproj_config *c, pdproj_error *err);
+// Bytes of an array of one block, 0 where the ratio has none.
+int64_t array_bytes(const pdproj_config *c, int ratio, int a);
 void inverse_frequencies(const pdproj_config *c, bool compressed, float *out);
 
 } // namespace pd

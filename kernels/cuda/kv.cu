@@ -89,6 +89,9 @@ using namespace pd;
 int pdproj_kv_create(int32_t device, uint64_t staging, uint32_t flags, pdproj_kv **out, pdproj_error *err) {
 	if (!out) return fail(err, PDPROJ_EARG, "no place for the handle");
 	*out = nullptr;
+	if (flags & ~(uint32_t)(PDPROJ_DIRECT | PDPROJ_STAGED) || flags == (PDPROJ_DIRECT | PDPROJ_STAGED)) {
+		return fail(err, PDPROJ_EARG, "flags %#x: want direct or staged, or 0", flags);
+	}
 	pdproj_facts facts;
 	facts.size = sizeof facts;
 	if (const int code = pdproj_query(device, &facts, err)) return code;

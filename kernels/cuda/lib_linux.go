@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 
 	"github.com/ebitengine/purego"
 )
@@ -21,7 +22,9 @@ func load(path string) (*library, error) {
 			}
 		}
 	}
+	runtime.LockOSThread() // the reason of a failure is the thread's
 	handle, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	runtime.UnlockOSThread()
 	if err != nil {
 		return nil, fmt.Errorf("%w: load libpdproj.so: %w (make cuda builds it)", ErrUnavailable, err)
 	}

@@ -111,6 +111,9 @@ func TestFrequencies(t *testing.T) {
 	}
 }
 
+// flagsOf is the config's second word, which Go leaves 0.
+func flagsOf(c *cConfig) *uint32 { return (*uint32)(unsafe.Add(unsafe.Pointer(c), 4)) }
+
 // TestCreateRefuses: configurations that cannot be are refused before a device is
 // looked for.
 func TestCreateRefuses(t *testing.T) {
@@ -133,6 +136,10 @@ func TestCreateRefuses(t *testing.T) {
 		"ratio":     {func(c *cConfig) { c.layer.ratio = 5 }, "ratio"},
 		"weights":   {func(c *cConfig) { c.layer.kv = nil }, "weights"},
 		"offset":    {func(c *cConfig) { c.layer.offset[0] = 4 }, "offset"},
+		"overlap":   {func(c *cConfig) { c.layer.offset[aWindowPre] = 2*128*512 - 8 }, "overlap"},
+		"covered":   {func(c *cConfig) { c.layer.offset[aWindow], c.layer.offset[aWindowPre] = 8, 0 }, "overlap"},
+		"flags":     {func(c *cConfig) { *flagsOf(c) = 1 << 4 }, "flags"},
+		"both":      {func(c *cConfig) { *flagsOf(c) = 1 | 2 }, "direct excludes"},
 	} {
 		d := &device{g: realGeometry(0), block: 2048, o: Options{}.withDefaults()}
 		config, word := d.config(), uint16(0)
@@ -140,7 +147,7 @@ func TestCreateRefuses(t *testing.T) {
 		c.change(config)
 		var h uintptr
 		var e cError
-		err := e.check(l.create(config, &h, &e), "create")
+		err := e.opening(l.create(config, &h, &e), "create")
 		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), c.want) || h != 0 {
 			t.Errorf("%s: %v, want one about %q", name, err, c.want)
 		}

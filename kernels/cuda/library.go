@@ -69,6 +69,8 @@ const (
 	codeArgument = 1
 	codeNoDevice = 2
 	codeLibrary  = 3
+	codeMemory   = 4
+	codeDevice   = 5
 	codeState    = 6
 	codeFull     = 7
 	codeAlgo     = 8
@@ -108,19 +110,33 @@ func (l *library) symbols() map[string]any {
 	}
 }
 
-// check turns a code into an error; doing names the call.
-func (e *cError) check(code int32, doing string) error {
-	if code == 0 {
-		return nil
-	}
+// opening turns the code of a call that Open makes into an error; doing names the
+// call. What another machine, another model or less of it would not run into is ErrUnavailable.
+func (e *cError) opening(code int32, doing string) error {
 	kind := ErrDevice
 	switch code {
-	case codeArgument, codeNoDevice, codeLibrary, codeAlgo:
+	case codeArgument, codeNoDevice, codeLibrary, codeMemory, codeAlgo:
 		kind = ErrUnavailable
+	}
+	return e.wrap(code, kind, doing)
+}
+
+// check turns the code of a call on an open projector into an error: what it says
+// there of devices, memory or arguments is a failure.
+func (e *cError) check(code int32, doing string) error {
+	kind := ErrDevice
+	switch code {
 	case codeState:
 		kind = kernels.ErrState
 	case codeFull:
 		kind = ErrFull
+	}
+	return e.wrap(code, kind, doing)
+}
+
+func (e *cError) wrap(code int32, kind error, doing string) error {
+	if code == 0 {
+		return nil
 	}
 	return fmt.Errorf("%w: %s: %s", kind, doing, text(e.text[:]))
 }

@@ -50,8 +50,8 @@ type Options struct {
 	CuBLASLt string
 	// Device is the GPU's ordinal.
 	Device int
-	// Layers of the model that this projector serves, ascending; nil means all. A
-	// host that shares the work with others serves some.
+	// Layers of the model that this projector serves, ascending; nil means all, and
+	// none is refused. A host that shares the work with others serves some.
 	Layers []int
 	// MaxTokens is the longest run of tokens that the GPU works on at once; longer
 	// input is cut, which changes no bit. 0 means 8,192.
@@ -120,7 +120,7 @@ type Request interface {
 // Open returns a projector for the geometry with the decoder's weights.
 //
 // Errors: those of kernels.NewLayer and of w; ErrUnavailable with the reason where
-// the GPU is required and cannot be had; ErrDevice where it fails.
+// the GPU is required and cannot be had, or has too little memory; ErrDevice where it fails.
 func Open(g kernels.Geometry, w Weights, blockTokens int, o Options) (Projector, error) {
 	o = o.withDefaults()
 	if o.Engine > Reference {
@@ -149,6 +149,9 @@ func check(g kernels.Geometry, blockTokens int, o *Options) error {
 		for i := range g.Layers() {
 			o.Layers = append(o.Layers, i)
 		}
+	}
+	if len(o.Layers) == 0 {
+		return fmt.Errorf("%w: no layers to serve: name some, or leave Layers nil for all", kernels.ErrGeometry)
 	}
 	for i, l := range o.Layers {
 		if l < 0 || l >= g.Layers() || (i > 0 && l <= o.Layers[i-1]) {

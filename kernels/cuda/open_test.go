@@ -60,6 +60,8 @@ func TestOpenRefuses(t *testing.T) {
 		"geometry":       {kernels.Geometry{}, 256, Options{}, kernels.ErrGeometry},
 		"block":          {m.g, 200, Options{}, kernels.ErrGeometry},
 		"layers":         {m.g, 256, Options{Layers: []int{1, 0}}, kernels.ErrGeometry},
+		"no layers":      {m.g, 256, Options{Layers: []int{}}, kernels.ErrGeometry},
+		"none, by name":  {m.g, 256, Options{Engine: Reference, Layers: []int{}}, kernels.ErrGeometry},
 		"layer":          {m.g, 256, Options{Layers: []int{2}}, kernels.ErrGeometry},
 		"tokens":         {m.g, 256, Options{MaxTokens: 1 << 20}, kernels.ErrGeometry},
 		"requests":       {m.g, 256, Options{MaxRequests: -1}, kernels.ErrGeometry},

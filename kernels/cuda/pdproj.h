@@ -12,6 +12,9 @@
  *  - A handle may be used by several threads: a lock orders their calls. Work
  *    given to different streams of one handle is ordered by events, because the
  *    workspace is shared. Two handles are independent.
+ *  - The calling thread has the device that it had afterwards. Where that is another one than the handle's and
+ *    has no context in the process, CUDA gives it one, which takes memory there: threads that only work
+ *    for one GPU make it their current device first.
  *  - Streams are cudaStream_t of the caller's primary context (the address that
  *    torch calls cuda_stream); NULL is the legacy default stream.
  *  - All bf16 values are bit patterns, all sizes bytes unless said otherwise.
@@ -37,7 +40,7 @@ enum {
 	PDPROJ_EARG = 1,    /* an argument cannot be; the text says which */
 	PDPROJ_ENODEV = 2,  /* no usable GPU or driver */
 	PDPROJ_ELIB = 3,    /* cuBLASLt is missing or too old */
-	PDPROJ_EMEM = 4,    /* not enough memory at create */
+	PDPROJ_EMEM = 4,    /* not enough memory */
 	PDPROJ_ECUDA = 5,   /* the CUDA runtime or cuBLASLt reports a failure */
 	PDPROJ_ESTATE = 6,  /* rows or a seed that do not continue the request */
 	PDPROJ_EFULL = 7,   /* as many requests as the handle was made for */
@@ -73,7 +76,7 @@ typedef struct pdproj_layer {
 	const uint16_t *idx_kv, *idx_gate, *idx_norm;
 	const float *comp_ape, *idx_ape; /* [ratio, out] */
 	/* Where each array lies in a block's payload; negative: not wanted. The arrays
-	 * of a layer must lie within PDPROJ_SPAN bytes. */
+	 * of a layer must lie within PDPROJ_SPAN bytes, and not overlap. */
 	int64_t offset[PDPROJ_ARRAYS];
 } pdproj_layer;
 
@@ -175,7 +178,12 @@ PDPROJ_API int pdproj_seed(pdproj *h, pdproj_request *r, int32_t layer, int64_t 
  * Those of layer 0 leave at once. The pieces of up to four later calls leave together: when the
  * last of them is made, or when somebody asks for the ticket of one, which is never later than he
  * needs it. What dst names must be there until its ticket, or a later one, is done or the handle
- * is destroyed, also when the request is given up. */
+ * is destroyed, also when the request is given up.
+ * A copy that the driver refuses fails its own ticket and no other: pdproj_done and pdproj_wait of that ticket give the
+ * error, those of later ones do not, so each call's ticket is asked for. The call's other pieces are copied.
+ * A call that fails gives no ticket and may have enqueued kernels: the layer's carry is undefined, free the request. With staging
+ * none of its pieces is copied, so what dst names is free at once; in direct mode it may be written until a later
+ * ticket is done or the handle is destroyed. */
 PDPROJ_API int pdproj_project(pdproj *h, pdproj_request *r, int32_t layer, const void *x, int32_t n, int64_t first,
 	void *const *dst, int32_t dsts, pdproj_piece *pieces, int32_t most, int32_t *count, uint64_t *ticket, void *stream,
 	pdproj_error *err);
@@ -186,8 +194,11 @@ PDPROJ_API int pdproj_project(pdproj *h, pdproj_request *r, int32_t layer, const
  * harmless. Not while the calling thread captures a stream. */
 PDPROJ_API int pdproj_prepare(pdproj *h, int32_t layer, const void *x, int32_t n, int64_t first, pdproj_error *err);
 
-/* 1 when the pieces of that ticket and all earlier ones are in place, 0 when not
- * yet, negative error code on failure. Does not wait, but sends on what waits to leave. */
+/* 1 when the pieces of that ticket are in place, and those of all earlier ones that were not refused; 0 when not
+ * yet; a negative error code where a piece of that ticket was refused, or the device fails. Neither 1 nor a refusal
+ * leaves anything in flight to that ticket's destinations. Where the device fails something may be, until the handle is
+ * destroyed; then every later ticket fails too. Refusals are remembered for at least 512 calls. Does not wait, but sends
+ * on what waits to leave. */
 PDPROJ_API int pdproj_done(pdproj *h, uint64_t ticket, pdproj_error *err);
 PDPROJ_API int pdproj_wait(pdproj *h, uint64_t ticket, pdproj_error *err);
 
@@ -234,7 +245,8 @@ PDPROJ_API int pdproj_free(void *at, int32_t pinned, pdproj_error *err);
 PDPROJ_API int pdproj_copy(int32_t device, void *to, const void *from, uint64_t bytes, pdproj_error *err);
 
 /* The leaf functions of the kernels on this processor, so that they can be tested
- * where there is no GPU. op: 'e' exponential of in[i]; 's', 'c' sine and cosine; 'b' rounding to bf16; 'r' 1/sqrt as the norm does it. */
+ * where there is no GPU. op: 'e' exponential of in[i], which is at most 0; 'q' in[i]/3 by the rounded reciprocal; 's', 'c' sine and
+ * cosine; 'b' rounding to bf16; 'r' 1/sqrt(in[i] + 1e-6) as the norm does it. Another op is PDPROJ_EARG. */
 PDPROJ_API int pdproj_leaf(int32_t op, const float *in, float *out, uint64_t n);
 /* The factors that positions are multiplied with, [rope_dim/2]. */
 PDPROJ_API int pdproj_frequencies(const pdproj_config *config, int32_t compressed, float *out, pdproj_error *err);

@@ -153,7 +153,8 @@ int record(pdproj *h, const pdproj_placed &p, const Kept &k, const Epilogue &c, 
 using namespace pd;
 
 int pdproj_prepare(pdproj *h, int32_t layer, const void *x, int32_t n, int64_t first, pdproj_error *err) {
-	if (!h || layer < 0 || layer >= h->layers || !x || (uintptr_t)x % 16 || n < 1 || n > h->max_tokens || first < 0) {
+	if (!h || layer < 0 || layer >= h->layers || !x || (uintptr_t)x % 16 || n < 1 || n > h->max_tokens || first < 0 ||
+		first > h->max_positions - n) {
 		return fail(err, PDPROJ_EARG, "no such handle or layer, or rows that no call could have");
 	}
 	Locked locked(&h->lock);

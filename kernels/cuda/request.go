@@ -2,7 +2,9 @@ package cuda
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"unsafe"
 
@@ -159,16 +161,38 @@ func (q *deviceRequest) Seed(layer, pos int, s kernels.State) error {
 	if err != nil {
 		return err
 	}
-	var kv, gate, idxKV, idxGate *uint16
-	if given {
-		kv, gate, idxKV, idxGate = &s.Comp.PrevKV[0], &s.Comp.PrevGate[0], &s.Index.PrevKV[0], &s.Index.PrevGate[0]
-	}
-	var e cError
-	if err := e.check(d.lib.seed(d.handle, q.handle, int32(i), int64(pos), kv, gate, idxKV, idxGate, 0, &e), "seed"); err != nil {
+	if err := q.seed(i, l, pos, given, &s); err != nil {
 		return err
 	}
 	*p = progress{pos: pos, prev: given, open: p.open[:0]}
 	return nil
+}
+
+// seed gives the library the previous window, if there is one. The stream reads it
+// where it lies, so it is pinned until a call that waits for the stream has returned.
+func (q *deviceRequest) seed(i int, l *layout, pos int, given bool, s *kernels.State) error {
+	d := q.owner
+	var e cError
+	if !given {
+		return e.check(d.lib.seed(d.handle, q.handle, int32(i), int64(pos), nil, nil, nil, nil, 0, &e), "seed")
+	}
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	at := [...]*uint16{&s.Comp.PrevKV[0], &s.Comp.PrevGate[0], &s.Index.PrevKV[0], &s.Index.PrevGate[0]}
+	for _, p := range at {
+		pin.Pin(p)
+	}
+	err := e.check(d.lib.seed(d.handle, q.handle, int32(i), int64(pos), at[0], at[1], at[2], at[3], 0, &e), "seed")
+	// Also after a failure, which may have come with half of the copies under way.
+	return errors.Join(err, q.readRing(i, l))
+}
+
+// readRing reads a layer's carry into ring, and waits for the stream.
+func (q *deviceRequest) readRing(i int, l *layout) error {
+	d := q.owner
+	q.ring = slices.Grow(q.ring[:0], l.slots*l.width)[:l.slots*l.width]
+	var e cError
+	return e.check(d.lib.carry(d.handle, q.handle, int32(i), &q.ring[0], uint64(2*len(q.ring)), 0, &e), "read a carry")
 }
 
 // checkSeed reports whether the state has the previous windows, or why it cannot
@@ -206,9 +230,7 @@ func (q *deviceRequest) Carry(layer int, dst *kernels.State) error {
 	if l.ratio == 0 {
 		return nil
 	}
-	q.ring = slices.Grow(q.ring[:0], l.slots*l.width)[:l.slots*l.width]
-	var e cError
-	if err := e.check(d.lib.carry(d.handle, q.handle, int32(i), &q.ring[0], uint64(2*len(q.ring)), 0, &e), "read a carry"); err != nil {
+	if err := q.readRing(i, l); err != nil {
 		return err
 	}
 	rows := func(from, to, column, width int) []uint16 {

@@ -25,8 +25,16 @@ int fail_cuda(pdproj_error *err, cudaError_t e, const char *what) {
 	case cudaErrorNoDevice:
 	case cudaErrorInvalidDevice:
 	case cudaErrorInsufficientDriver:
+	case cudaErrorDevicesUnavailable:
 	case cudaErrorNoKernelImageForDevice:
+	case cudaErrorInvalidKernelImage:
+	case cudaErrorInvalidDeviceFunction:
+	case cudaErrorInvalidPtx:
+	case cudaErrorUnsupportedPtxVersion:
+	case cudaErrorJitCompilerNotFound:
+	case cudaErrorJitCompilationDisabled:
 	case cudaErrorSystemDriverMismatch:
+	case cudaErrorCompatNotSupportedOnDevice:
 	case cudaErrorStubLibrary: code = PDPROJ_ENODEV; break;
 	default: break;
 	}
@@ -49,9 +57,22 @@ int join(Range *v, int n) {
 	return kept;
 }
 
+// What was refused is told to whoever asks for its ticket.
+void charge(Ring *r, uint64_t ticket, cudaError_t e) {
+	cudaGetLastError(); // else the caller's next check would find it
+	Refused *f = r->refused + ticket % tickets;
+	if (f->ticket != ticket) *f = {ticket, e};
+}
+
+cudaError_t charged(const Ring *r, uint64_t ticket) {
+	const Refused *f = r->refused + ticket % tickets;
+	return ticket && f->ticket == ticket ? f->why : cudaSuccess;
+}
+
 // Copies of one length at equal distances are one strided copy. Where they lie in several allocations
-// the driver refuses that before it does anything: then each goes by itself.
-cudaError_t copy(const Range *v, int n, cudaStream_t stream) {
+// the driver refuses that before it does anything: then each goes by itself. One that is refused
+// even so is its ticket's, of[i] or for a null of the one given, and the others go on.
+void copy(Ring *r, const Range *v, const uint64_t *of, uint64_t ticket, int n) {
 	for (int i = 0; i < n;) {
 		const Range a = v[i];
 		int rows = 1;
@@ -63,38 +84,46 @@ cudaError_t copy(const Range *v, int n, cudaStream_t stream) {
 				rows++;
 			}
 		}
-		const bool strided = rows > 1 && !cudaMemcpy2DAsync(a.to, to, a.from, from, a.bytes, rows, cudaMemcpyDefault, stream);
+		const bool strided = rows > 1 && !cudaMemcpy2DAsync(a.to, to, a.from, from, a.bytes, rows, cudaMemcpyDefault, r->copies);
 		if (rows > 1 && !strided) cudaGetLastError(); // what is really wrong, the single copies say again
 		for (int j = i; !strided && j < i + rows; j++) {
-			const cudaError_t e = cudaMemcpyAsync(v[j].to, v[j].from, v[j].bytes, cudaMemcpyDefault, stream);
-			if (e) return e;
+			const cudaError_t e = cudaMemcpyAsync(v[j].to, v[j].from, v[j].bytes, cudaMemcpyDefault, r->copies);
+			if (e) charge(r, of ? of[j] : ticket, e);
 		}
 		i += rows;
 	}
-	return cudaSuccess;
 }
 
-// Enqueues the copies that wait, and more behind them, for all calls up to that ticket.
+// Enqueues the copies that wait, and more behind them, for all calls up to that ticket. Whatever
+// comes of it, nothing of them waits any longer: a second try would repeat copies whose
+// destinations may be somebody else's by then. Without the event, which the next try records, nobody knows
+// when they are over.
 cudaError_t send(Ring *r, uint64_t ticket, const Range *more, int n) {
 	cudaError_t e = cudaStreamWaitEvent(r->copies, r->produced, 0);
-	if (!e) e = copy(r->waiting, r->waitings, r->copies);
-	if (!e) e = copy(more, n, r->copies);
-	if (!e) e = cudaEventRecord(r->done[ticket % tickets], r->copies);
+	if (!e) {
+		copy(r, r->waiting, r->waiting_of, 0, r->waitings);
+		copy(r, more, nullptr, ticket, n);
+		e = cudaEventRecord(r->done[ticket % tickets], r->copies);
+	} else {
+		for (int i = 0; i < r->waitings; i++) charge(r, r->waiting_of[i], e);
+		if (n > 0) charge(r, ticket, e);
+	}
+	r->waitings = 0, r->waiting_bytes = 0;
 	if (e) return e;
 	for (uint64_t t = r->copied + 1; t <= ticket; t++) r->by[t % tickets] = ticket;
 	r->copied = ticket;
-	r->waitings = 0, r->waiting_bytes = 0;
 	return cudaSuccess;
 }
 
 // Sees to it that the copies of a ticket are enqueued, and returns the ticket whose
 // event stands for it: one that is too old has an older one's successor.
 cudaError_t sent(Ring *r, uint64_t ticket, uint64_t *by) {
-	if (ticket > r->copied) {
+	const uint64_t seen = ticket + tickets <= r->issued ? r->issued + 1 - tickets : ticket;
+	if (seen > r->copied) {
 		const cudaError_t e = send(r, r->issued, nullptr, 0);
 		if (e) return e;
 	}
-	*by = r->by[(ticket + tickets <= r->issued ? r->issued + 1 - tickets : ticket) % tickets];
+	*by = r->by[seen % tickets];
 	return cudaSuccess;
 }
 
@@ -168,15 +197,14 @@ cudaError_t finish(Ring *r, Range *ranges, int n, bool now, cudaStream_t stream,
 	uint64_t bytes = r->waiting_bytes;
 	for (int i = 0; i < n; i++) bytes += ranges[i].bytes;
 	if (!r->copies) {
-		e = cudaEventRecord(r->done[next % tickets], stream);
+		if ((e = cudaEventRecord(r->done[next % tickets], stream))) return e;
 		r->by[next % tickets] = r->copied = next;
 	} else if (!now && next < r->copied + r->together && r->waitings + n <= most_waiting && bytes < r->size / copies_together) {
-		for (int i = 0; i < n; i++) r->waiting[r->waitings++] = ranges[i];
+		for (int i = 0; i < n; i++) r->waiting_of[r->waitings] = next, r->waiting[r->waitings++] = ranges[i];
 		r->waiting_bytes = bytes;
 	} else {
-		e = send(r, next, ranges, n);
+		send(r, next, ranges, n); // what fails of it is asked for by ticket
 	}
-	if (e) return e;
 	r->issued = next;
 	r->begins[next % tickets] = any ? r->begin : r->head;
 	if (ticket) *ticket = next;
@@ -185,36 +213,40 @@ cudaError_t finish(Ring *r, Range *ranges, int n, bool now, cudaStream_t stream,
 
 int done(Ring *r, uint64_t ticket, pdproj_error *err) {
 	if (ticket > r->issued) return -fail(err, PDPROJ_EARG, "ticket %llu was not issued", (unsigned long long)ticket);
-	if (ticket <= r->finished) return 1;
-	uint64_t by;
-	cudaError_t e = sent(r, ticket, &by);
-	if (!e) e = cudaEventQuery(r->done[by % tickets]);
-	if (e == cudaErrorNotReady) {
-		cudaGetLastError();
-		return 0;
+	if (ticket > r->finished) {
+		uint64_t by;
+		cudaError_t e = sent(r, ticket, &by);
+		if (!e) e = cudaEventQuery(r->done[by % tickets]);
+		if (e == cudaErrorNotReady) {
+			cudaGetLastError();
+			return 0;
+		}
+		if (e) return -fail_cuda(err, e, "look whether pieces have arrived");
+		if (by > r->finished) r->finished = by;
 	}
-	if (e) return -fail_cuda(err, e, "look whether pieces have arrived");
-	if (by > r->finished) r->finished = by;
-	return 1;
+	const cudaError_t e = charged(r, ticket);
+	return e ? -fail_cuda(err, e, "copy pieces to their destination") : 1;
 }
 
 // The lock is not held while waiting, so the handle stays usable.
 int wait(Ring *r, pthread_mutex_t *lock, uint64_t ticket, pdproj_error *err) {
-	cudaEvent_t event;
-	uint64_t by;
+	cudaEvent_t event = nullptr;
+	uint64_t by = 0;
 	{
 		Locked locked(lock);
 		if (ticket > r->issued) return fail(err, PDPROJ_EARG, "ticket %llu was not issued", (unsigned long long)ticket);
-		if (ticket <= r->finished) return PDPROJ_OK;
-		const cudaError_t e = sent(r, ticket, &by);
-		if (e) return fail_cuda(err, e, "send pieces on");
-		event = r->done[by % tickets];
+		if (ticket > r->finished) {
+			const cudaError_t e = sent(r, ticket, &by);
+			if (e) return fail_cuda(err, e, "send pieces on");
+			event = r->done[by % tickets];
+		}
 	}
-	const cudaError_t e = cudaEventSynchronize(event);
+	cudaError_t e = event ? cudaEventSynchronize(event) : cudaSuccess;
 	if (e) return fail_cuda(err, e, "wait for pieces");
 	Locked locked(lock);
 	if (by > r->finished) r->finished = by;
-	return PDPROJ_OK;
+	e = charged(r, ticket);
+	return e ? fail_cuda(err, e, "copy pieces to their destination") : PDPROJ_OK;
 }
 
 } // namespace pd

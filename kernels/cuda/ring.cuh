@@ -13,7 +13,8 @@ namespace pd {
 int fail(pdproj_error *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int fail_cuda(pdproj_error *err, cudaError_t e, const char *what);
 
-// Makes a device current for a call and the caller's own current again after it.
+// Makes a device current for a call and the caller's own current again after it, which starts
+// that one's context where it has none.
 class On {
 public:
 	explicit On(int device) : before_(-1) {
@@ -48,6 +49,12 @@ struct Range {
 	int64_t bytes;
 };
 
+// A call of which a copy was refused.
+struct Refused {
+	uint64_t ticket;
+	cudaError_t why;
+};
+
 // Events of the calls that may still be in flight. A call more than this many
 // behind the newest is looked up under a newer one.
 constexpr unsigned tickets = 512;
@@ -74,6 +81,8 @@ struct Ring {
 	uint64_t reused;          // all up to this one have left their staging before what is enqueued now
 	uint64_t waiting_bytes;
 	Range waiting[most_waiting]; // copies of the calls since
+	uint64_t waiting_of[most_waiting]; // and the calls' tickets
+	Refused refused[tickets];          // by ticket mod tickets; the newest of those stays
 	int waitings, together;      // how many; and calls whose copies are enqueued together
 	cudaStream_t stream;         // of the newest call
 	bool used;
@@ -90,7 +99,10 @@ cudaError_t follow(Ring *r, cudaStream_t stream);
 cudaError_t take(Ring *r, uint64_t bytes, cudaStream_t stream, uint8_t **out);
 // Ends a call: the ranges are copied behind what the stream holds now, at the latest when
 // somebody asks for the ticket that it issues, and now without waiting for the next calls'. Changes the ranges.
+// Fails, without a ticket, where nothing of the call is known to have been enqueued; a copy that is refused is
+// told by done and wait of its ticket, and disturbs no other.
 cudaError_t finish(Ring *r, Range *ranges, int n, bool now, cudaStream_t stream, uint64_t *ticket);
+// 0, or 1 or a negative code when nothing is written to the call's destinations any longer.
 int done(Ring *r, uint64_t ticket, pdproj_error *err);
 int wait(Ring *r, pthread_mutex_t *lock, uint64_t ticket, pdproj_error *err);
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Tests of libpdproj: test.sh OUT [host|arm64|gpu]
 #
-# host: what this processor can compute of it, and that a machine without a GPU is told so. arm64: the same for the DGX
-# Spark's CPU, emulated. gpu: everything against the reference; where there is no GPU the tests are listed as not run.
-# OUT is where build.sh built. On a machine without Go, OUT/cuda.test is run, which `gpu` leaves there.
+# host: what this processor can compute of it, and that a machine without a GPU is told so; and the tests that need one are
+# vetted. arm64: the same for the DGX Spark's CPU, emulated. gpu: everything against the reference, and recorded prefills by
+# kernels/verify; where there is no GPU the tests are listed as not run.
+# OUT is where build.sh built. On a machine without Go, OUT/cuda.test and OUT/verify.test are run, which `gpu` leaves there.
 set -euo pipefail
 cd "$(dirname "$0")"
 out=$(cd "$1" && pwd)
@@ -13,6 +14,7 @@ qemu=${QEMU:-qemu-aarch64-static}
 
 case $what in
 host)
+	for tag in cuda cudalib; do CGO_ENABLED=0 "$go" vet -tags "$tag" . ../verify; done
 	PDLINK_PDPROJ=$out/libpdproj.so "$go" test -tags cudalib -count=1 "${@:3}" .
 	;;
 arm64)
@@ -21,10 +23,19 @@ arm64)
 		-exec "$qemu -L /usr/aarch64-linux-gnu" "${@:3}" .
 	;;
 gpu)
-	if command -v "$go" >/dev/null; then CGO_ENABLED=0 "$go" test -tags cuda -c -o "$out/cuda.test" .; fi
+	if command -v "$go" >/dev/null; then
+		CGO_ENABLED=0 "$go" test -tags cuda -c -o "$out/cuda.test" .
+		CGO_ENABLED=0 "$go" test -tags cuda -c -o "$out/verify.test" ../verify
+	fi
+	readonly recorded=TestOnAGPU
 	if [ -e /dev/nvidiactl ]; then
-		PDLINK_PDPROJ=$out/libpdproj.so "$out/cuda.test" -test.v -test.timeout 10m "${@:3}"
+		export PDLINK_PDPROJ=$out/libpdproj.so
+		"$out/cuda.test" -test.v -test.timeout 10m "${@:3}"
+		# Its recordings lie where the package finds them.
+		(cd ../verify && "$out/verify.test" -test.v -test.timeout 10m -test.run "^$recorded\$") | tee "$out/verify.log"
+		grep -q "^--- PASS: $recorded" "$out/verify.log" # a name that matches nothing passes too
 	else
+		"$out/verify.test" -test.list "^$recorded\$" | grep "^$recorded\$" | sed 's/^/not run, no GPU here: /'
 		"$out/cuda.test" -test.list . >"$out/all"
 		"$go" test -tags cudalib -list . . | grep '^Test' >"$out/host"
 		grep '^Test' "$out/all" | grep -vxFf "$out/host" | sed 's/^/not run, no GPU here: /'
