@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"hash"
 	"maps"
 	"math"
@@ -14,17 +15,30 @@ import (
 	"pdlink/kernels"
 )
 
+// errChanged is returned for weights that are not those which were fingerprinted.
+var errChanged = errors.New("prefill: weights have changed")
+
 // Facts fingerprints the weights, all of which are read, and tells how the kernels
 // rotate. Errors: those of reading the weights.
 func (p *Projection) Facts() (*facts.Projection, error) {
-	g := p.Geometry
+	return factsOf(p.Geometry, func(layer int) (string, error) {
+		l, err := p.Weights.Layer(layer)
+		if err != nil {
+			return "", err
+		}
+		return layerHash(p.Geometry, layer, l), nil
+	})
+}
+
+// factsOf puts together the facts of a projection whose layers have these hashes.
+func factsOf(g kernels.Geometry, hash func(layer int) (string, error)) (*facts.Projection, error) {
 	out := &facts.Projection{Rope: ropesOf(g)}
 	for i := range g.Layers() {
-		l, err := p.Weights.Layer(i)
+		h, err := hash(i)
 		if err != nil {
 			return nil, err
 		}
-		out.Layers = append(out.Layers, layerHash(g, i, l))
+		out.Layers = append(out.Layers, h)
 	}
 	return out, nil
 }

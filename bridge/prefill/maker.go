@@ -13,13 +13,15 @@ import (
 	"pdlink/kernels"
 )
 
-// weights are the projection's, by layer, read when they are first needed. It may
-// be used concurrently.
+// weights are the projection's, by layer, read when they are first needed. A layer that
+// is read again has to be what it was: what was told of it, and what made earlier blocks,
+// is the hash of these bytes. It may be used concurrently.
 type weights struct {
 	p      *Projection
 	facts  func() (*facts.Projection, error) // computed once, of all layers
-	mu     sync.Mutex                        // guards layers
-	layers map[int]kernels.LayerWeights
+	mu     sync.Mutex                        // guards layers and hashes
+	layers map[int]kernels.LayerWeights      // that are in use
+	hashes map[int]string                    // of those that were read once
 }
 
 // newWeights returns nil for no projection.
@@ -27,7 +29,35 @@ func newWeights(p *Projection) *weights {
 	if p == nil || p.Weights == nil {
 		return nil
 	}
-	return &weights{p: p, facts: sync.OnceValues(p.Facts), layers: make(map[int]kernels.LayerWeights)}
+	w := &weights{p: p, layers: make(map[int]kernels.LayerWeights), hashes: make(map[int]string)}
+	w.facts = sync.OnceValues(func() (*facts.Projection, error) { return factsOf(p.Geometry, w.hash) })
+	return w
+}
+
+// hash fingerprints a layer: what is in use of it, else what the file has, which is not
+// kept, for a host that serves some of the layers holds only those.
+func (w *weights) hash(layer int) (string, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if h, ok := w.hashes[layer]; ok {
+		return h, nil
+	}
+	_, h, err := w.read(layer)
+	return h, err
+}
+
+// read reads a layer. It is called with w.mu held.
+func (w *weights) read(layer int) (kernels.LayerWeights, string, error) {
+	lw, err := w.p.Weights.Layer(layer)
+	if err != nil {
+		return lw, "", err
+	}
+	h := layerHash(w.p.Geometry, layer, lw)
+	if was, ok := w.hashes[layer]; ok && was != h {
+		return lw, "", fmt.Errorf("%w: layer %d is %s and was %s: the file was written to while it was in use: put the weights back as they were, or start pdlink prefill again with them", errChanged, layer, h, was)
+	}
+	w.hashes[layer] = h
+	return lw, h, nil
 }
 
 // fits reports whether the weights are for blocks of a spec.
@@ -43,7 +73,7 @@ func (w *weights) engine(layer, blockTokens int) (*kernels.Layer, error) {
 	lw, ok := w.layers[layer]
 	if !ok {
 		var err error
-		if lw, err = w.p.Weights.Layer(layer); err != nil {
+		if lw, _, err = w.read(layer); err != nil {
 			w.mu.Unlock()
 			return nil, err
 		}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"pdlink/kernels"
 	"pdlink/kernels/cuda"
@@ -25,7 +24,8 @@ type Recording struct {
 	Capture *safetensors.File
 	// State holds layer_{i}.pooled and .idx_pooled at the end, and
 	// layer_{i}.{win,win_pre,prev_kv,prev_gate,buf_kv,buf_gate,idx_…}@{boundary or "end"},
-	// bf16. Nil: nothing was recorded.
+	// bf16, and nothing else; a boundary is the end of a block of the prompt. Some of
+	// them may be missing. Nil: nothing was recorded.
 	State *safetensors.File
 }
 
@@ -65,6 +65,9 @@ func Run(ctx context.Context, rec Recording, o Options) (Report, error) {
 			return Report{}, fmt.Errorf("%w: layers %v are not an ascending choice of the model's %d", ErrInput, o.Layers, rec.Geometry.Layers())
 		}
 	}
+	if err := rec.checkState(); err != nil {
+		return Report{}, err
+	}
 	v := &verifier{rec: &rec, o: o}
 	if err := v.open(); err != nil {
 		return Report{}, err
@@ -90,8 +93,8 @@ type verifier struct {
 	why      string // there is no GPU, where one was looked for
 
 	recorded, reference *tally
-	compared            int // arrays with a recorded counterpart
-	cuts, seeds         int // that were tried
+	found               [2]coverage // of inArrays and inPooled
+	cuts, seeds         int         // that were tried
 	wrong               [4]string
 }
 
@@ -209,74 +212,6 @@ func patterns(b []byte) []uint16 {
 		out[i] = binary.LittleEndian.Uint16(b[2*i:])
 	}
 	return out
-}
-
-// compare holds a layer's arrays to what was recorded of it.
-func (v *verifier) compare(layer int, got *sequence) error {
-	if v.rec.State == nil {
-		return nil
-	}
-	prefix := fmt.Sprintf("layer_%d.", layer)
-	want := map[string][]uint16{}
-	for _, t := range v.rec.State.Tensors() {
-		name, ok := strings.CutPrefix(t.Name, prefix)
-		if !ok || !v.applies(name) {
-			continue
-		}
-		if t.DType != safetensors.BF16 {
-			return fmt.Errorf("%w: %s is %s, not BF16", ErrInput, t.Name, t.DType)
-		}
-		b := make([]byte, t.Size())
-		if err := v.rec.State.ReadTensor(t, b); err != nil {
-			return fmt.Errorf("%w: read %s: %w", ErrInput, t.Name, err)
-		}
-		a := patterns(b)
-		if name == arrayPooled || name == arrayIndex { // of a shorter run, the first rows
-			a = a[:min(len(a), len(got.arrays[name]))]
-		}
-		want[name] = a
-	}
-	have := map[string][]uint16{}
-	for name := range want {
-		have[name] = got.arrays[name]
-	}
-	v.compared += len(want)
-	v.against(layer, v.recorded, have, want)
-	return nil
-}
-
-// applies tells the recorded arrays that a run makes: a request does not keep the
-// window behind the last boundary, and a shorter run has another end.
-func (v *verifier) applies(name string) bool {
-	base, at, ok := strings.Cut(name, "@")
-	switch {
-	case !ok:
-		return true
-	case at == atEnd:
-		return v.o.Tokens == v.rec.Tokens && base != "win" && base != "win_pre"
-	}
-	var pos int
-	if _, err := fmt.Sscan(at, &pos); err != nil {
-		return true // it will be missing
-	}
-	return pos <= v.o.Tokens
-}
-
-// against takes two runs into a tally.
-func (v *verifier) against(layer int, t *tally, got, want map[string][]uint16) {
-	ratio := v.rec.Geometry.Ratios[layer]
-	for _, name := range names(got, want) {
-		class := classOf(name, ratio)
-		if g, w := got[name], want[name]; len(g) == len(w) {
-			t.add(class, g, w)
-		} else {
-			at := inArrays
-			if isPooled(class) {
-				at = inPooled
-			}
-			v.fail(at, "layer %d: %s has %d elements, not %d as %s", layer, name, len(g), len(w), t.against)
-		}
-	}
 }
 
 // fail notes what failed first.

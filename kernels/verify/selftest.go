@@ -3,6 +3,8 @@ package verify
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"pdlink/kernels"
 )
@@ -11,9 +13,14 @@ import (
 // blocks.
 func selfCuts() [][]int { return [][]int{{512}, {777}, {1, 2, 3, 130, 131, 515}} }
 
+// cutsOf are the lengths that cut a prompt of so many tokens.
+func cutsOf(tokens int) [][]int {
+	return slices.DeleteFunc(selfCuts(), func(cuts []int) bool { return cuts[0] >= tokens })
+}
+
 // cut runs a layer in chunks: not a bit may change.
 func (v *verifier) cut(ctx context.Context, layer int, x []uint16, whole *sequence) error {
-	for _, cuts := range selfCuts() {
+	for _, cuts := range cutsOf(v.o.Tokens) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -80,7 +87,7 @@ func (v *verifier) behind(layer int, whole *sequence, pos int, s *sequence) map[
 	}
 	// Before rotation, the reference knows a window only once all of it is its own.
 	for at := range whole.states {
-		name := fmt.Sprintf("win_pre@%d", at)
+		name := fmt.Sprintf("%s@%d", arrayBefore, at)
 		if _, made := s.arrays[name]; !made {
 			delete(want, name)
 		}
@@ -124,21 +131,15 @@ func (v *verifier) report() Report {
 		r.Why = v.why
 	}
 	for i, name := range []string{Arrays, Pooled} {
-		check := Check{Name: name, Result: Passed, Classes: append(v.recorded.of(i == 1), v.reference.of(i == 1)...)}
-		switch {
-		case len(check.Classes) == 0 && v.wrong[i] == "":
-			check.Result, check.Detail = LeftOut, "nothing is recorded to hold the reference against"
-		case v.compared == 0:
-			check.Detail = "nothing is recorded: held against the reference"
-		}
-		for _, class := range check.Classes {
-			if !class.Good() {
-				v.fail(i, "%s are beyond their limits", class.Name)
-			}
-		}
-		r.Checks = append(r.Checks, v.settled(check, i))
+		r.Checks = append(r.Checks, v.settled(v.held(name, i), i))
 	}
-	self := Check{Name: SelfTest, Result: Passed, Detail: fmt.Sprintf("%d runs in chunks of %v gave the bits of one", v.cuts, selfCuts())}
+	self := Check{Name: SelfTest, Result: Passed, Detail: fmt.Sprintf("%d runs in chunks of %v gave the bits of one", v.cuts, cutsOf(v.o.Tokens))}
+	if v.cuts == 0 {
+		self.Result, self.Detail = LeftOut, fmt.Sprintf("a prompt of %d tokens cannot be cut", v.o.Tokens)
+		if v.o.Tokens == 1 {
+			self.Detail = "a prompt of one token cannot be cut"
+		}
+	}
 	r.Checks = append(r.Checks, v.settled(self, inCuts))
 	next := Check{Name: Continuation, Result: Passed, Detail: fmt.Sprintf("%d runs that began at a block's end gave the bits of one", v.seeds)}
 	if v.seeds == 0 {
@@ -146,6 +147,29 @@ func (v *verifier) report() Report {
 	}
 	r.Checks = append(r.Checks, v.settled(next, inSeeds))
 	return r
+}
+
+// held is what became of Arrays or Pooled.
+func (v *verifier) held(name string, i int) Check {
+	recorded := v.recorded.of(i == inPooled)
+	check := Check{Name: name, Result: Passed, Classes: append(recorded, v.reference.of(i == inPooled)...)}
+	for _, class := range check.Classes {
+		if !class.Good() {
+			v.fail(i, "%s are beyond their limits", class.Name)
+		}
+	}
+	if len(check.Classes) == 0 {
+		check.Result, check.Detail = LeftOut, v.nothing(i)
+		return check
+	}
+	check.Detail = v.found[i].String()
+	if len(recorded) == 0 {
+		check.Detail = "nothing is recorded: held against the reference"
+	}
+	if short := v.short(); i == inPooled && short != "" {
+		check.Detail = strings.TrimPrefix(check.Detail+"; "+short, "; ")
+	}
+	return check
 }
 
 // settled turns a check into a failed one where something is wrong.

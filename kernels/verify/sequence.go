@@ -12,6 +12,8 @@ import (
 const (
 	arrayPooled = "pooled"
 	arrayIndex  = "idx_pooled"
+	arrayWindow = "win"
+	arrayBefore = "win_pre" // before rotation
 	atEnd       = "end"
 )
 
@@ -51,7 +53,7 @@ func follow(q cuda.Request, layer, hidden int, x []uint16, cuts ...int) (*sequen
 // parts lists the arrays of a state under their names.
 func parts(st *kernels.State) map[string][]uint16 {
 	return map[string][]uint16{
-		"win": st.Win, "win_pre": st.WinPre,
+		arrayWindow: st.Win, arrayBefore: st.WinPre,
 		"buf_kv": st.Comp.BufKV, "buf_gate": st.Comp.BufGate, "prev_kv": st.Comp.PrevKV, "prev_gate": st.Comp.PrevGate,
 		"idx_buf_kv": st.Index.BufKV, "idx_buf_gate": st.Index.BufGate, "idx_prev_kv": st.Index.PrevKV, "idx_prev_gate": st.Index.PrevGate,
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -36,8 +37,9 @@ so it is held to limits, against what is recorded and against the reference of t
 same roundings: how many elements are equal, and the relative L2 distance. self-test
 and continuation are exact on both.
 
-What is not recorded is not checked: such a check is left out, and says so.
-state.safetensors holds layer_{i}.pooled and .idx_pooled, and at boundaries and the
+What is not recorded is not checked: a check that has nothing to compare is left out,
+and says so, and one that has less than it could says how many layers are recorded.
+Where all are left out the status is 2. state.safetensors holds layer_{i}.pooled and .idx_pooled, and at boundaries and the
 end layer_{i}.win@512, .prev_kv@512, .prev_gate@512, .buf_kv@end and so on.
 
 The reference needs seconds for the bundled cases, and hours for a long prompt of a
@@ -49,7 +51,7 @@ real model: --tokens and --layers take a part of one.
 type verifyCaseFlags struct {
 	engine, library string
 	tokens, workers int
-	layers          []int
+	layers          layerList
 	asJSON          bool
 }
 
@@ -113,7 +115,7 @@ func newVerify(std streams) *cobra.Command {
 	fl.StringVar(&f.engine, "engine", cuda.Auto.String(), "who computes: `auto`, cuda or reference")
 	fl.StringVar(&f.library, "library", "", "libpdproj.so is `FILE` (default: beside this program, else where the system's loader looks)")
 	fl.IntVar(&f.tokens, "tokens", 0, "only the prompt's first so many tokens; 0 is all")
-	fl.IntSliceVar(&f.layers, "layers", nil, "only these layers, ascending, as 0,2,3 (default: all)")
+	fl.Var(&f.layers, "layers", "only these `LAYERS`, ascending, as 0,2,3 (default: all)")
 	fl.IntVar(&f.workers, "workers", 0, "goroutines of the reference; 0 is one for each core")
 	fl.BoolVar(&f.asJSON, "json", false, "print JSON, a check a line and a summary")
 	must(c.RegisterFlagCompletionFunc("engine", cobra.FixedCompletions(verifyEngines(), cobra.ShellCompDirectiveNoFileComp)))
@@ -154,8 +156,11 @@ func (f *verifyCaseFlags) run(ctx context.Context, std streams, arg string, engi
 		return err
 	}
 	defer release()
+	if c.Kind != omlx.KindDSV4 && len(f.layers) > 0 {
+		return errors.New("--layers: plain keys and values are moved, not computed layer by layer: leave it out")
+	}
 	if err := unpackState(arg, c); err != nil {
-		return failed(err)
+		return noRoom(err)
 	}
 	dir, err := makeTemp("pdlink-verify-") // before hours of arithmetic
 	if err != nil {
@@ -172,11 +177,22 @@ func (f *verifyCaseFlags) run(ctx context.Context, std streams, arg string, engi
 		return failed(ctx.Err())
 	case errors.Is(err, replay.ErrCase):
 		return unusable(err)
-	case err != nil: // what the other checks found counts all the same
+	case errors.Is(err, omlx.ErrNoSpace): // what the other checks found counts all the same
+		blocks.Result, blocks.Detail = verify.LeftOut, "there is no room for them in "+os.TempDir()
+	case err != nil:
 		blocks.Result, blocks.Detail = verify.Failed, cmdline.Plain(err)
 	}
+	blocks.Detail = strings.ReplaceAll(blocks.Detail, dir+"/", "") // which is gone when it is read
 	rep.Checks = append(rep.Checks, blocks)
-	return f.say(std, c, &rep)
+	if errors.Is(err, omlx.ErrNoSpace) {
+		return f.say(std, c, &rep, unusable(noRoom(omlx.ErrNoSpace)))
+	}
+	return f.say(std, c, &rep, nil)
+}
+
+// noRoom adds to an error of the temporary directory what to do about it.
+func noRoom(err error) error {
+	return fmt.Errorf("%w: %s needs more room for what is made for the comparison: free that disk, or set $TMPDIR to a directory on another one", err, os.TempDir())
 }
 
 // verifyError sorts the errors of checks that could not be made: what is wrong with the
@@ -193,7 +209,7 @@ func verifyError(err error) error {
 // project makes the checks of the projection.
 func (f *verifyCaseFlags) project(ctx context.Context, std streams, c *replay.Case, engine cuda.Engine) (verify.Report, error) {
 	if c.Kind != omlx.KindDSV4 {
-		return movedOnly(c, engine)
+		return f.movedOnly(c, engine)
 	}
 	rec, done, err := openRecording(c)
 	if err != nil {
@@ -208,17 +224,23 @@ func (f *verifyCaseFlags) project(ctx context.Context, std streams, c *replay.Ca
 }
 
 // movedOnly is the report on plain keys and values: nothing of them is computed.
-func movedOnly(c *replay.Case, engine cuda.Engine) (verify.Report, error) {
+func (f *verifyCaseFlags) movedOnly(c *replay.Case, engine cuda.Engine) (verify.Report, error) {
 	const why = "plain keys and values are moved, not computed"
 	if engine == cuda.GPU {
 		return verify.Report{}, fmt.Errorf("--engine cuda: %w: %s", cuda.ErrUnavailable, why)
 	}
 	r := verify.Report{Engine: cuda.Reference.String(), Why: "reference: " + why, Numerics: c.Numerics, Tokens: c.Captured}
+	if f.part(c) {
+		r.Tokens = f.tokens
+	}
 	for _, name := range []string{verify.Arrays, verify.Pooled, verify.SelfTest, verify.Continuation} {
 		r.Checks = append(r.Checks, verify.Check{Name: name, Result: verify.LeftOut, Detail: why})
 	}
 	return r, nil
 }
+
+// part reports whether --tokens takes less than the case has.
+func (f *verifyCaseFlags) part(c *replay.Case) bool { return f.tokens > 0 && f.tokens < c.Captured }
 
 // oddChunk cuts blocks at places where nothing else ends.
 const oddChunk = 333
@@ -234,7 +256,7 @@ func (f *verifyCaseFlags) blocks(ctx context.Context, std streams, c *replay.Cas
 		return check, err
 	}
 	switch {
-	case f.tokens > 0 || len(f.layers) > 0:
+	case f.part(c) || len(f.layers) > 0:
 		check.Detail = "blocks are made of the whole case: leave --tokens and --layers out"
 		return check, nil
 	case !c.Recorded(spec):
@@ -247,6 +269,9 @@ func (f *verifyCaseFlags) blocks(ctx context.Context, std streams, c *replay.Cas
 		res, findings, err := r.compared(ctx, std, c.Dir)
 		if err != nil {
 			return check, err
+		}
+		if strings.Contains(res.Reason, omlx.ErrNoSpace.Error()) { // it came as a text, from a receiver in this process
+			return check, fmt.Errorf("%w: verdict %s", omlx.ErrNoSpace, res.Verdict)
 		}
 		check.Detail = fmt.Sprintf("%s made with the reference, whole and in chunks of %d, %d identical to the decoder's own",
 			count(res.Total, "block"), oddChunk, res.Identical)

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"pdlink/bridge/replay"
@@ -25,6 +26,33 @@ const (
 	stateFile  = "state.safetensors"
 	configFile = "case.json"
 )
+
+// layerList is the value of --layers: numbers with commas between; given again, more.
+type layerList []int
+
+// Set implements pflag.Value.
+func (l *layerList) Set(text string) error {
+	for word := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(word))
+		if err != nil || n < 0 {
+			return fmt.Errorf("%q is no number of a layer: give some, as 0,2,3, or leave it out", word)
+		}
+		*l = append(*l, n)
+	}
+	return nil
+}
+
+// String implements pflag.Value.
+func (l *layerList) String() string {
+	words := make([]string, 0, len(*l))
+	for _, n := range *l {
+		words = append(words, strconv.Itoa(n))
+	}
+	return strings.Join(words, ",")
+}
+
+// Type implements pflag.Value.
+func (l *layerList) Type() string { return "layers" }
 
 // unpackState puts what is recorded of a bundled case beside its other files.
 func unpackState(arg string, c *replay.Case) error {

@@ -9,10 +9,11 @@ import (
 	"pdlink/kernels/verify"
 )
 
-// say prints what was found and decides.
-func (f *verifyCaseFlags) say(std streams, c *replay.Case, r *verify.Report) error {
+// say prints what was found and decides; end, if there is one, is why a check could not
+// be made.
+func (f *verifyCaseFlags) say(std streams, c *replay.Case, r *verify.Report, end error) error {
 	sum := verifyCaseSummary{
-		Event: "summary", Case: c.Name, Engine: r.Engine, Why: r.Why, Numerics: r.Numerics, Tokens: r.Tokens, Layers: r.Layers, OK: r.Good(),
+		Event: "summary", Case: c.Name, Engine: r.Engine, Why: r.Why, Numerics: r.Numerics, Tokens: r.Tokens, Layers: r.Layers, OK: r.Good() && end == nil,
 	}
 	if !f.asJSON {
 		std.printf("%s: %s, %s of %s\n", c.Name, r.Why, r.Numerics, count(r.Tokens, "token"))
@@ -37,10 +38,14 @@ func (f *verifyCaseFlags) say(std streams, c *replay.Case, r *verify.Report) err
 	} else {
 		std.printf("%d passed, %d failed, %d left out\n", sum.Passed, sum.Failed, sum.LeftOut)
 	}
-	if !sum.OK {
-		return failed(nil)
+	switch {
+	case sum.OK || end != nil:
+		return end
+	case sum.Failed == 0 && sum.Passed == 0:
+		std.notef("nothing was checked: take more of the case, or one in which more is recorded; each check says what it lacks\n")
+		return unusable(nil)
 	}
-	return nil
+	return failed(nil)
 }
 
 // sayCheck prints one check.

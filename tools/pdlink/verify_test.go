@@ -89,7 +89,7 @@ func TestVerifyFindsWhatDiffers(t *testing.T) {
 	must(err)
 	damage(t, blocks[0])
 	status, out, _ := cli(t, "verify", dir)
-	if status != exitFailed || !strings.Contains(out, "blocks        failed: verdict complete: 4 identical, 1 different") {
+	if status != exitFailed || !strings.Contains(out, "blocks        failed: verdict complete: 4 identical, 1 different") || strings.Contains(out, "pdlink-verify-") {
 		t.Errorf("status %d: %s", status, out)
 	}
 	for what, spoil := range map[string]func(string) error{
@@ -132,6 +132,37 @@ func TestVerifyOfACaptureAlone(t *testing.T) {
 	}
 }
 
+// TestVerifyOfAPart: a right engine passes whatever part is taken, what there is nothing
+// to compare of is told, and nothing at all is no success.
+func TestVerifyOfAPart(t *testing.T) {
+	for _, c := range []struct {
+		args      []string
+		status    int
+		passed    float64
+		tokens    float64
+		check, in string
+	}{
+		{[]string{"dsv4-a", "--tokens", "100"}, exitOK, 2, 100, "pooled", "pooled 128 left out: 100 tokens complete no row"},
+		{[]string{"dsv4-a", "--tokens", "100"}, exitOK, 2, 100, "arrays", "100 tokens end no block of 512, and not the prompt"},
+		{[]string{"dsv4-a", "--tokens", "3"}, exitOK, 1, 3, "pooled", "3 tokens complete no row of a pool"},
+		{[]string{"dsv4-a", "--tokens", "1"}, exitUsage, 0, 1, "self-test", "a prompt of one token cannot be cut"},
+		{[]string{"dsv4-a", "--tokens", "1303"}, exitOK, 5, 1303, "blocks", "made with the reference"},
+		{[]string{"kv-qwen3", "--tokens", "300"}, exitUsage, 0, 300, "blocks", "leave --tokens and --layers out"},
+	} {
+		checks, sum := verified(t, c.status, append([]string{bundledPrefix + c.args[0], "--library", noLibrary(t)}, c.args[1:]...)...)
+		if sum["passed"] != c.passed || sum["failed"] != 0.0 || sum["tokens"] != c.tokens || sum["ok"] != (c.status == exitOK) {
+			t.Errorf("%v: %v", c.args, sum)
+		}
+		if detail, _ := checks[c.check]["detail"].(string); !strings.Contains(detail, c.in) {
+			t.Errorf("%v: %v", c.args, checks[c.check])
+		}
+	}
+	status, _, errOut := cli(t, "verify", bundledPrefix+"kv-qwen3", "--tokens", "300")
+	if status != exitUsage || !strings.Contains(errOut, "nothing was checked: take more of the case") {
+		t.Errorf("status %d, %q", status, errOut)
+	}
+}
+
 func TestVerifyRefuses(t *testing.T) {
 	none := noLibrary(t)
 	for _, c := range []struct {
@@ -149,6 +180,9 @@ func TestVerifyRefuses(t *testing.T) {
 		{[]string{bundledPrefix + "dsv4-a", "--engine", "reference", "--library", none}, "--library"},
 		{[]string{bundledPrefix + "dsv4-a", "--engine", "cuda", "--library", none}, "no CUDA projection"},
 		{[]string{bundledPrefix + "kv-qwen3", "--engine", "cuda"}, "moved"},
+		{[]string{bundledPrefix + "kv-qwen3", "--layers", "0"}, "--layers: plain keys and values are moved"},
+		{[]string{bundledPrefix + "dsv4-a", "--layers="}, `"" is no number of a layer: give some, as 0,2,3, or leave it out`},
+		{[]string{bundledPrefix + "dsv4-a", "--layers", "0,x"}, `"x" is no number of a layer`},
 	} {
 		status, out, errOut := cli(t, append([]string{"verify"}, c.args...)...)
 		if status != exitUsage || !strings.Contains(errOut, c.want) || out != "" {
