@@ -10,19 +10,26 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pdlink_vllm import __version__, params
-from pdlink_vllm.weights.export import ExportError, Options, export
+from pdlink_vllm.weights.export import Options, export
+from pdlink_vllm.weights.files import FileError, open_regular
+from pdlink_vllm.weights.target import note_path, read_note
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. Returns the exit status: 0 done, 1 it did not work (standard error says why), 2 wrong usage."""
+    """Run a command. Returns the exit status: 0 done, 1 it did not work (standard error says why), 2 wrong usage, 130
+    interrupted.
+    """
     args = _parser().parse_args(arguments)
     try:
         if args.command == "export":
             return _export(args)
         return _verify(args)
-    except (ExportError, OSError, ValueError) as e:
+    except (OSError, ValueError) as e:
         print(f"pdlink-vllm: {e}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("pdlink-vllm: interrupted", file=sys.stderr)
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -34,7 +41,11 @@ def _parser() -> argparse.ArgumentParser:
     e = commands.add_parser("export", help="take them out of the decoder's checkpoint")
     e.add_argument("model", type=Path, help="directory of the checkpoint that the decoder loads")
     e.add_argument(
-        "--out", type=Path, default=Path("projection.safetensors"), help="file to write (default: %(default)s)"
+        "--out",
+        type=Path,
+        default=Path("projection.safetensors"),
+        help="file to write, outside MODEL, with a JSON file beside it; only those of an earlier export are replaced "
+        "(default: %(default)s)",
     )
     e.add_argument(
         "--allow-rounding", action="store_true", help="take matrices that bf16 does not hold exactly (affine)"
@@ -59,14 +70,19 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    note = json.loads(args.file.with_suffix(".json").read_text(encoding="utf-8"))
     digest = hashlib.sha256()
-    with args.file.open("rb") as f:
+    with open_regular(args.file) as f:
+        note = note_path(args.file)
+        if note == args.file:
+            raise FileError(f"{args.file} is a note: give the weights' file, which lies beside it")
+        try:
+            said = read_note(note)["sha256"]
+        except FileNotFoundError as e:
+            raise FileError(f"{note} is not there: copy it along with the weights") from e
         while chunk := f.read(params.HASH_CHUNK):
             digest.update(chunk)
-    if digest.hexdigest() != note.get("sha256"):
-        print(f"pdlink-vllm: {args.file} is not the file that was exported, export it again", file=sys.stderr)
-        return 1
+    if digest.hexdigest() != said:
+        raise FileError(f"{args.file} is not the file that was exported, copy it or export it again")
     print(f"{args.file}: sha256 {digest.hexdigest()}")
     return 0
 

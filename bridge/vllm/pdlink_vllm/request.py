@@ -14,6 +14,7 @@ from pdlink_vllm.filling import At, Fill, Later, Make, Open, Part
 from pdlink_vllm.link import Given, Link, Slot, poll_until
 from pdlink_vllm.offer import Layouts, Offer, Times
 from pdlink_vllm.packing import Cutter, Place, Space
+from pdlink_vllm.projection.abi import ProjectionError
 from pdlink_vllm.wire import ArrayId, Code, Kind, Message, Mode
 
 
@@ -136,8 +137,8 @@ class Request:
 
     def put_parts(self, parts: Sequence[Part], make: Make) -> None:
         """Have parts of blocks made, in order, in as few calls of make as there are slots for: each is given the places
-        of the parts that come next. A part lies in one slot. Waits as put does. What make raises ends in a slot that is
-        not committed.
+        of the parts that come next. A part lies in one slot. Waits as put does. What make raises ends in slots that are
+        not committed; they are given back once nothing that it began writes to them.
         """
         begin, waited = time.perf_counter_ns(), self.times.wait
         try:
@@ -167,9 +168,10 @@ class Request:
         done = None
         try:
             done = make(places)
-        except BaseException:
+        except BaseException as e:
             for opened in touched:
-                opened.entries.clear()  # nothing there counts
+                opened.entries.clear()  # nothing there counts, but it may still be written to
+            done = e.pending if isinstance(e, ProjectionError) else None
             raise
         finally:
             for opened in touched:
@@ -353,7 +355,7 @@ class Request:
 
     def _commit_later(self, opened: Open) -> None:
         """Runs beside the engine's thread."""
-        good = all(d.wait(params.DEVICE_WAIT) for d in opened.dones)
+        good = not [d for d in opened.dones if not d.wait(params.DEVICE_WAIT)]  # all: none may still write
         with self._link.changed:
             self._filling.remove(opened.slot)
             self._link.changed.notify_all()  # who waits for a slot may ask for one now

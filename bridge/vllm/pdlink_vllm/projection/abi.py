@@ -7,11 +7,16 @@ from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int3
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, cast
 
+from pdlink_vllm.filling import Done
+
 ABI = 2
 TEXT = 256
 ARRAYS = 8
 PACKED = 8  # flag of Config
-FULL = 7  # code: as many requests, or graphs, as there can be
+# Codes.
+CUDA = 5  # the device reports a failure
+STATE = 6  # rows that do not continue the request
+FULL = 7  # as many requests, or graphs, as there can be
 
 
 class ProjectionError(Exception):
@@ -20,9 +25,12 @@ class ProjectionError(Exception):
     """
 
     def __init__(self, text: str, code: int = 0) -> None:
-        """code is the library's, 0 where it was not asked."""
+        """code is the library's, 0 where it was not asked. pending: of a failed call that may have begun to write, what
+        to wait for until nothing that its handle was given writes any more.
+        """
         super().__init__(text)
         self.code = code
+        self.pending: Done | None = None
 
 
 class Error(Structure):

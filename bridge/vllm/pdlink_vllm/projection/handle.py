@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import byref, c_uint64, c_void_p, sizeof
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,10 @@ from pdlink_vllm import params, wire
 from pdlink_vllm.projection import abi
 from pdlink_vllm.projection.abi import ProjectionError
 from pdlink_vllm.projection.shape import Geometry, Shape
+from pdlink_vllm.weights.config import check_config
 from pdlink_vllm.weights.export import wanted
-from pdlink_vllm.weights.safetensors import FileError, Tensor, read_header, read_metadata
+from pdlink_vllm.weights.files import parse
+from pdlink_vllm.weights.safetensors import Tensor, read_header, read_metadata
 
 # Parts of a layer in the weight file, by field of pdproj_layer.
 _PARTS = {
@@ -38,8 +39,10 @@ class Weights:
         try:
             self._data = np.memmap(path, np.uint8, "r")
             self._tensors = read_header(path)
-            config = json.loads(read_metadata(path).get("config", "null"))
-        except (OSError, ValueError, FileError) as e:
+            config = parse(read_metadata(path).get("config", "null"), f"{path}: config")
+            if isinstance(config, dict):
+                check_config(config, str(path))
+        except (OSError, ValueError) as e:
             raise ProjectionError(f"projection weights: {e}") from e
         digest = hashlib.sha256()
         for at in range(0, len(self._data), params.HASH_CHUNK):
@@ -87,14 +90,27 @@ class Limits:
     requests: int
 
 
+# Hears how prompts went: the first failure of one, or None for one that ended after calls which all succeeded; and,
+# with code 0, that work which the device was given did not end well. Any thread calls it, with no lock of the handle.
+Heard = Callable[[ProjectionError | None], None]
+
+
 class Handle:
     """A created library handle. Any thread may use it; the library orders their calls. It is destroyed when it was
     retired and nobody uses it any more: carries, and calls whose bytes are under way.
     """
 
-    def __init__(self, lib: abi.Library, weights: Weights, shape: Shape, device: int, limits: Limits) -> None:
+    def __init__(
+        self,
+        lib: abi.Library,
+        weights: Weights,
+        shape: Shape,
+        device: int,
+        limits: Limits,
+        heard: Heard = lambda _: None,
+    ) -> None:
         """Upload the weights and wait for that: seconds, not for the engine's thread. Raises ProjectionError."""
-        self.shape, self.limits, self._lib = shape, limits, lib
+        self.shape, self.limits, self.heard, self._lib = shape, limits, heard, lib
         self._changed = threading.Condition()
         self._users = 0
         self.latest = 0  # ticket
@@ -169,31 +185,46 @@ class Handle:
         return bool(code == 0)
 
     def wait(self, ticket: int) -> bool:
-        """Wait until a call's bytes are in place; the interpreter's lock is not held."""
+        """Wait until a call's bytes are in place; the interpreter's lock is not held. False: the device failed."""
         with self._changed:
             if not self._h:
                 return True  # whoever freed it waited for everything
             self._users += 1
         try:
             err = abi.Error()
-            return bool(self._lib.pdproj_wait(self._h, ticket, byref(err)) == 0)
+            good = bool(self._lib.pdproj_wait(self._h, ticket, byref(err)) == 0)
         finally:
             self.done()
+        if not good:
+            self.heard(ProjectionError(f"wait for what was projected: {err.text.decode('utf-8', 'replace')}"))
+        return good
 
-    def quiet(self) -> None:
-        """Wait until nothing that was enqueued so far writes any more."""
-        if self.latest:
-            self.wait(self.latest)
+    def quiet(self) -> bool:
+        """Wait until nothing that was enqueued so far writes any more. False: the device failed."""
+        return self.latest == 0 or self.wait(self.latest)
 
     def retire(self, seconds: float) -> bool:
-        """Free everything once nobody uses it. False: somebody did for too long, and the memory stays taken."""
+        """Free everything once nobody uses it. False: somebody did for too long, and the memory stays taken. Who waits
+        for a call meanwhile does so until the library, which waits for its copies, has freed the handle.
+        """
         with self._changed:
             if not self._changed.wait_for(lambda: self._users == 0, seconds):
                 return False
             h, self._h = self._h, c_void_p()
-        if h:
-            self._lib.pdproj_destroy(h)
+            if h:
+                self._lib.pdproj_destroy(h)
         return True
+
+
+class _Quiet:
+    """The end of all that a handle was given by the time somebody waits for it."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    def wait(self, seconds: float) -> bool:
+        """See Done; a device that hangs ends the engine's process, whatever seconds says."""
+        return self._handle.quiet()
 
 
 @dataclass(frozen=True)
@@ -223,6 +254,7 @@ class Carry:
         self.doubt: dict[int, Any] = {}
         self._compared: wire.Begun | None = None
         self._refused = ""  # what the comparison said
+        self._called = self._failed = False
 
     def refuses(self, begun: wire.Begun, places: Mapping[tuple[int, int], wire.Array]) -> str:
         """Say what of a plan is not what is made here; empty where nothing is. Compared once for each BEGUN, with which
@@ -261,12 +293,12 @@ class Carry:
         h, err = self.handle, abi.Error()
         index = layer - h.shape.key.first
         code = h._lib.pdproj_seed(h._h, self._request, index, to, None, None, None, None, stream, byref(err))
-        abi.check(code, err, f"begin layer {layer} at token {to}")
+        self._check(code, err, f"begin layer {layer} at token {to}")
 
     def project(self, layer: int, x: int, n: int, first: int, to: Sequence[int | None], stream: int) -> int:
         """Enqueue the next n rows of a layer, bf16 at address x of the device, and return their ticket. to has an
         address for each block that they touch, where what is completed of it goes; None drops it. Raises
-        ProjectionError.
+        ProjectionError, whose pending says when those addresses may be used for something else.
         """
         h = self.handle
         ticket, err = c_uint64(), abi.Error()
@@ -288,13 +320,27 @@ class Carry:
             stream,
             byref(err),
         )
-        abi.check(code, err, f"project layer {layer}")
+        self._check(code, err, f"project layer {layer}")
         h.latest = ticket.value
         return h.latest
+
+    def _check(self, code: int, err: abi.Error, doing: str) -> None:
+        """Raise what a call's code says. Of one prompt the first failure is told, which the others follow from."""
+        try:
+            abi.check(code, err, doing)
+            self._called = True
+        except ProjectionError as e:
+            e.pending = _Quiet(self.handle)
+            first, self._failed = not self._failed, True
+            if first:
+                self.handle.heard(e)
+            raise
 
     def close(self) -> None:
         """Give the prompt's place back. Idempotent; what is under way is not disturbed."""
         if self._request:
+            if self._called and not self._failed:
+                self.handle.heard(None)
             self.handle._lib.pdproj_request_free(self.handle._h, self._request)
             self._request = c_void_p()
             self.handle.done()

@@ -15,30 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from pdlink_vllm.weights import dequantise
+from pdlink_vllm.weights import dequantise, target
+from pdlink_vllm.weights.config import CONFIG, OVERLAP, ConfigError, read_config
 from pdlink_vllm.weights.dequantise import QuantError, Scheme
-from pdlink_vllm.weights.safetensors import Array, FileError, Tensor, read_header, write
-
-# What a checkpoint's config.json must say; the projection needs all of it, and nothing of it can be guessed.
-CONFIG = (
-    "hidden_size",
-    "num_hidden_layers",
-    "head_dim",
-    "qk_rope_head_dim",
-    "index_head_dim",
-    "sliding_window",
-    "max_position_embeddings",
-    "rms_norm_eps",
-    "rope_theta",
-    "compress_rope_theta",
-    "compress_ratios",
-)
+from pdlink_vllm.weights.files import FileError, Staging
+from pdlink_vllm.weights.safetensors import Array, Tensor, encode, read_header
 
 # Where a layer's attention may live: DeepSeek's own names and MLX's, with and without a wrapper.
 PREFIXES = ("layers.", "model.layers.", "language_model.model.layers.")
-
-# Ratio whose windows overlap: its pool is twice as wide, and it has an indexer.
-OVERLAP = 4
 
 
 class ExportError(ValueError):
@@ -66,54 +50,28 @@ class Report:
 def export(model: Path, out: Path, options: Options) -> Report:
     """Write the weights of the checkpoint in directory model to out, beside a JSON file with what was exported.
 
-    Nothing is kept of a layer once it is written to memory; the whole result (0.8 GB for DeepSeek-V4-Flash) is held
-    once. Raises ExportError; out is then as it was.
+    What has the two names is replaced only if it is of an export (`target.check`), and once both new files are on the
+    disk, the note last. Nothing is kept of a layer once it is written to memory; the whole result (0.8 GB for
+    DeepSeek-V4-Flash) is held once. Raises ExportError.
     """
-    config = read_config(model)
     try:
+        target.check(out, model)
+        config = read_config(model)
         source = _Checkpoint(model, config, options)
         arrays = [(name, source.array(origin, want)) for name, origin, want in wanted(config)]
         kept = {key: config[key] for key in (*CONFIG, "rope_scaling") if key in config}
-        meta = {"format": "pdlink-projection-1", "config": json.dumps(kept, separators=(",", ":"), sort_keys=True)}
-        digest = write(out, arrays, meta)
-    except (FileError, QuantError, OSError) as e:
+        meta = {"format": target.FORMAT, "config": json.dumps(kept, separators=(",", ":"), sort_keys=True)}
+        parts, digest = encode(arrays, meta)
+        size = sum(a.data.nbytes for _, a in arrays)
+        said = {"weights": out.name, "sha256": digest, "tensors": len(arrays), "bytes": size, "config": kept}
+        with Staging() as staging:
+            staging.add(out, parts)
+            staging.add(target.note_path(out), [(json.dumps(said, indent=1) + "\n").encode()])
+            target.check(out, model)  # reading took a while, and somebody may have taken the names
+            staging.commit()
+    except (ConfigError, FileError, QuantError, OSError) as e:
         raise ExportError(str(e)) from e
-    size = sum(a.data.nbytes for _, a in arrays)
-    report = Report(out, len(arrays), size, digest, tuple(source.dequantised))
-    note = {"weights": out.name, "sha256": digest, "tensors": len(arrays), "bytes": size, "config": kept}
-    out.with_suffix(".json").write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
-    return report
-
-
-def read_config(model: Path) -> dict[str, Any]:
-    """Read and check a checkpoint's config.json. compress_ratios loses the draft layer's entry. Raises ExportError."""
-    path = model / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:
-        raise ExportError(f"{path}: {e}") from e
-    if not isinstance(config, dict):
-        raise ExportError(f"{path} holds no object")
-    missing = [key for key in CONFIG if key not in config]
-    if "compress_ratios" in missing:
-        raise ExportError(
-            f"{path} has no compress_ratios: engines make up different schedules without it, take the list "
-            "from the original checkpoint"
-        )
-    if missing:
-        raise ExportError(f"{path} has no {', '.join(missing)}: it is not the configuration of a DeepSeek-V4 decoder")
-    if config.get("rope_scaling") is None and config.get("rope_parameters"):
-        raise ExportError(
-            f"{path} has rope_parameters but no rope_scaling: the decoder reads only the latter and would "
-            "rotate without yarn; add rope_scaling as in the original checkpoint"
-        )
-    layers, ratios = config["num_hidden_layers"], config["compress_ratios"]
-    if type(layers) is not int or not isinstance(ratios, list) or not 1 <= layers <= len(ratios) <= layers + 1:
-        raise ExportError(f"{path}: compress_ratios must have one entry for each of num_hidden_layers")
-    config["compress_ratios"] = ratios[:layers]
-    if any(r not in (0, 4, 128) for r in config["compress_ratios"]):
-        raise ExportError(f"{path}: compress_ratios holds something else than 0, 4 and 128")
-    return config
+    return Report(out, len(arrays), size, digest, tuple(source.dequantised))
 
 
 def wanted(config: Mapping[str, Any]) -> Iterator[tuple[str, str, tuple[int, ...]]]:
@@ -149,7 +107,8 @@ class _Checkpoint:
         if not found:
             raise ExportError(f"{model} holds no layers.0.attn.wkv.weight: it is no DeepSeek-V4 checkpoint")
         self._prefix = found[0]
-        self._quant = config.get("quantization") or {}
+        quant = config.get("quantization")
+        self._quant: Mapping[str, Any] = quant if isinstance(quant, dict) else {}
         self._options = options
         self.dequantised: list[str] = []
 
@@ -161,8 +120,7 @@ class _Checkpoint:
             raise ExportError(f"{name} is missing: the checkpoint is not complete, or of another model")
         if len(shape) == 2 and not origin.endswith(".ape"):
             return Array("BF16", shape, self._matrix(t, shape))
-        if t.shape != shape:
-            raise ExportError(f"{name} has shape {list(t.shape)}, the configuration wants {list(shape)}")
+        _fits(t, shape)
         if origin.endswith(".ape"):
             return Array("F32", shape, _bias(t))
         if t.dtype != "BF16":
@@ -174,35 +132,40 @@ class _Checkpoint:
 
     def _matrix(self, t: Tensor, shape: tuple[int, ...]) -> dequantise.U8:
         if t.dtype == "BF16":
-            if t.shape != shape:
-                raise ExportError(f"{t.name} has shape {list(t.shape)}, the configuration wants {list(shape)}")
+            _fits(t, shape)
             return t.raw()
         if t.dtype not in ("U32", "F8_E4M3"):
             raise ExportError(
                 f"{t.name} is {t.dtype}: the decoder would compute in that type, want BF16 or a quantised matrix"
             )
-        values = self._packed(t) if t.dtype == "U32" else self._tiled(t)
-        if values.shape != shape:
-            raise ExportError(f"{t.name} holds {list(values.shape)} values, the configuration wants {list(shape)}")
+        values = self._packed(t, shape) if t.dtype == "U32" else self._tiled(t, shape)
         self.dequantised.append(t.name)
         patterns = dequantise.to_bf16(np.ascontiguousarray(values), t.name, exact=not self._options.allow_rounding)
         return patterns.astype("<u2").view(np.uint8).reshape(-1)
 
-    def _packed(self, t: Tensor) -> dequantise.F32:
+    def _packed(self, t: Tensor, shape: tuple[int, ...]) -> dequantise.F32:
         module = t.name.removesuffix(".weight")
         scheme = self._scheme(module)
+        _fits(t, (shape[0], shape[1] * scheme.bits // 32))
         scales, biases = self._tensors.get(f"{module}.scales"), self._tensors.get(f"{module}.biases")
-        if scales is None or len(t.shape) != 2 or len(scales.shape) != 2:
-            raise ExportError(f"{t.name} is packed, but {module}.scales does not fit it")
+        want = (shape[0], shape[1] // scheme.group)
+        if scales is None or scales.shape != want or shape[1] % scheme.group:
+            raise ExportError(f"{t.name} is packed, but {module}.scales does not fit it: want shape {list(want)}")
+        if biases is not None and biases.shape != want:
+            raise ExportError(f"{t.name} is packed, but {module}.biases does not fit it: want shape {list(want)}")
         words = t.raw().view("<u4").reshape(t.shape)
         raw = scales.raw().reshape(scales.shape) if scales.dtype == "U8" else _floats(scales)
         return dequantise.mlx(t.name, scheme, words, raw, None if biases is None else _floats(biases))
 
-    def _tiled(self, t: Tensor) -> dequantise.F32:
+    def _tiled(self, t: Tensor, shape: tuple[int, ...]) -> dequantise.F32:
+        _fits(t, shape)
         module = t.name.removesuffix(".weight")
         scales = self._tensors.get(f"{module}.scale")
-        if scales is None or len(t.shape) != 2 or len(scales.shape) != 2 or scales.dtype not in ("F8_E8M0", "U8"):
-            raise ExportError(f"{t.name} is e4m3, but {module}.scale does not hold powers of two for it")
+        want = tuple(-(-n // dequantise.TILE) for n in shape)
+        if scales is None or scales.shape != want or scales.dtype not in ("F8_E8M0", "U8"):
+            raise ExportError(
+                f"{t.name} is e4m3, but {module}.scale does not hold powers of two for it, shape {list(want)}"
+            )
         return dequantise.tiled(t.name, t.raw().reshape(t.shape), scales.raw().reshape(scales.shape))
 
     def _scheme(self, module: str) -> Scheme:
@@ -211,9 +174,18 @@ class _Checkpoint:
         own = own if isinstance(own, dict) else {}
         values = {key: own.get(key, self._quant.get(key)) for key in ("mode", "group_size", "bits")}
         group, bits = values["group_size"], values["bits"]
-        if type(group) is not int or type(bits) is not int or group < 1:
+        mode = values["mode"] or "affine"
+        if type(group) is not int or type(bits) is not int or not isinstance(mode, str):
             raise ExportError(f"{module} is packed, but config.json has no quantization for it")
-        return Scheme(values["mode"] or "affine", group, bits)
+        if group < 1 or not 1 <= bits <= 32:
+            raise ExportError(f"{module} is packed, and config.json says in groups of {group} with {bits} bits")
+        return Scheme(mode, group, bits)
+
+
+def _fits(t: Tensor, want: tuple[int, ...]) -> None:
+    """Refuse a matrix of another shape before its bytes are read."""
+    if t.shape != want:
+        raise ExportError(f"{t.name} has shape {list(t.shape)}, the configuration wants {list(want)}")
 
 
 def _floats(t: Tensor) -> dequantise.F32:

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pdlink_vllm import params
+from pdlink_vllm.weights.files import FileError as FileError
+from pdlink_vllm.weights.files import Staging, open_regular, parse
 
 # Bytes of one element, for every type that a checkpoint of interest holds.
 ELEMENT = {
@@ -30,11 +32,10 @@ ELEMENT = {
     "BOOL": 1,
 }
 
+# Largest extent of a shape, the largest that numpy has: with a 0 beside it, one needs no bytes to be claimed.
+MAX_EXTENT = (1 << 63) - 1
+
 Bytes = npt.NDArray[np.uint8]
-
-
-class FileError(ValueError):
-    """A file is no safetensors file, or not whole. The text names the file and what is wrong."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,8 @@ class Tensor:
     end: int
 
     def raw(self) -> Bytes:
-        """Read the tensor's bytes; the caller owns them."""
-        with self.path.open("rb") as f:
+        """Read the tensor's bytes; the caller owns them. Raises FileError, OSError."""
+        with open_regular(self.path) as f:
             f.seek(self.begin)
             data = f.read(self.end - self.begin)
         if len(data) != self.end - self.begin:
@@ -59,13 +60,19 @@ class Tensor:
 
 
 def read_header(path: Path) -> dict[str, Tensor]:
-    """List a file's tensors. Raises FileError."""
+    """List a file's tensors; no byte belongs to two of them. Raises FileError, OSError."""
     entries, base, size = _header(path)
-    return {name: _entry(path, name, e, base, size) for name, e in entries.items() if name != "__metadata__"}
+    tensors = {name: _entry(path, name, e, base, size) for name, e in entries.items() if name != "__metadata__"}
+    before: Tensor | None = None
+    for t in sorted((t for t in tensors.values() if t.begin < t.end), key=lambda t: t.begin):
+        if before is not None and t.begin < before.end:
+            raise FileError(f"{path}: {before.name} and {t.name} share bytes: the file is damaged, copy it again")
+        before = t
+    return tensors
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """Return what a file says about itself. Raises FileError."""
+    """Return what a file says about itself. Raises FileError, OSError."""
     found = _header(path)[0].get("__metadata__", {})
     if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
         raise FileError(f"{path}: __metadata__ holds something else than texts")
@@ -76,8 +83,8 @@ def _header(path: Path) -> tuple[dict[str, Any], int, int]:
     """Return a file's header, where its data begins, and its size. Nothing is allocated from a number that the file's
     size does not bear out.
     """
-    size = path.stat().st_size
-    with path.open("rb") as f:
+    with open_regular(path) as f:
+        size = os.fstat(f.fileno()).st_size
         head = f.read(8)
         if len(head) < 8:
             raise FileError(f"{path}: {size} bytes are no safetensors file")
@@ -85,10 +92,7 @@ def _header(path: Path) -> tuple[dict[str, Any], int, int]:
         if length > min(size - 8, params.MAX_HEADER):
             raise FileError(f"{path}: the header claims {length} bytes of a file of {size}")
         text = f.read(length)
-    try:
-        entries = json.loads(text)
-    except ValueError as e:
-        raise FileError(f"{path}: header: {e}") from e
+    entries = parse(text, f"{path}: header")
     if not isinstance(entries, dict):
         raise FileError(f"{path}: the header is not an object")
     return entries, 8 + length, size
@@ -100,7 +104,7 @@ def _entry(path: Path, name: str, entry: Any, base: int, size: int) -> Tensor:
     except (TypeError, KeyError, ValueError) as e:
         raise FileError(f"{path}: {name}: the entry has no dtype, shape and two data_offsets") from e
     numbers = (*shape, a, b)
-    if not isinstance(dtype, str) or not all(type(n) is int and n >= 0 for n in numbers):
+    if not isinstance(dtype, str) or not all(type(n) is int and 0 <= n <= MAX_EXTENT for n in numbers):
         raise FileError(f"{path}: {name}: the entry holds something else than sizes")
     if not (a <= b and base + b <= size):
         raise FileError(f"{path}: {name}: bytes [{a},{b}) are not in the file, copy it again")
@@ -121,12 +125,8 @@ class Array:
     data: Bytes
 
 
-def write(path: Path, arrays: Iterable[tuple[str, Array]], metadata: Mapping[str, str]) -> str:
-    """Write a file whole or not at all and return the sha256 of its bytes, in hex.
-
-    The same arrays and metadata give the same bytes. The file appears under its name when it is complete and on the
-    disk.
-    """
+def encode(arrays: Iterable[tuple[str, Array]], metadata: Mapping[str, str]) -> tuple[list[bytes | memoryview], str]:
+    """Return a file's bytes, in parts, and their sha256 in hex. The same arrays and metadata give the same bytes."""
     arrays = list(arrays)
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     at = 0
@@ -135,21 +135,21 @@ def write(path: Path, arrays: Iterable[tuple[str, Array]], metadata: Mapping[str
         at += a.data.nbytes
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
+    parts: list[bytes | memoryview] = [len(text).to_bytes(8, "little"), text]
+    parts += [np.ascontiguousarray(a.data).data for _, a in arrays]
     digest = hashlib.sha256()
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with part.open("wb") as f:
-            for chunk in (len(text).to_bytes(8, "little"), text, *(a.data.tobytes() for _, a in arrays)):
-                digest.update(chunk)
-                f.write(chunk)
-            f.flush()
-            os.fsync(f.fileno())
-        part.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    finally:
-        part.unlink(missing_ok=True)
-    return digest.hexdigest()
+    for part in parts:
+        digest.update(part)
+    return parts, digest.hexdigest()
+
+
+def write(path: Path, arrays: Iterable[tuple[str, Array]], metadata: Mapping[str, str]) -> str:
+    """Write a file whole or not at all and return the sha256 of its bytes, in hex.
+
+    The file appears under its name when it is complete and on the disk. Raises FileError.
+    """
+    parts, digest = encode(arrays, metadata)
+    with Staging() as staging:
+        staging.add(path, parts)
+        staging.commit()
+    return digest

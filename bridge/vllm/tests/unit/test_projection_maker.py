@@ -1,0 +1,319 @@
+"""The maker where something fails: what stops it, what does not, and that nothing of the device is left behind."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import fakeproj
+import pytest
+from pdlink_vllm import params
+from pdlink_vllm.projection import abi, maker
+from pdlink_vllm.projection.abi import ProjectionError
+from pdlink_vllm.projection.handle import Carry, Handle
+from pdlink_vllm.projection.maker import Maker, Options, State
+from pdlink_vllm.projection.shape import Key
+
+log = logging.getLogger("test")
+
+LIMIT = 30
+STOPPED = "nothing is projected here"
+
+
+class Failing(fakeproj.Library):
+    """Fails where a test says so: codes by function, without the prefix. creates is waited for by create."""
+
+    def __init__(self, **codes: int) -> None:
+        """See the class."""
+        super().__init__()
+        self.codes = codes
+        self.creates, self.creating = threading.Event(), threading.Event()
+        self.creates.set()
+        self.waited: list[int] = []  # tickets
+
+    def _code(self, name: str, err: Any) -> int:
+        err._obj.text = f"{name} cannot".encode()
+        return self.codes.get(name, 0)
+
+    def pdproj_create(self, *a: Any) -> int:
+        """Wait until it may."""
+        self.creating.set()
+        assert self.creates.wait(LIMIT)
+        return super().pdproj_create(*a)
+
+    def pdproj_prepare(self, *a: Any) -> int:
+        """See the class."""
+        return self._code("prepare", a[-1]) or super().pdproj_prepare(*a)
+
+    def pdproj_used(self, *a: Any) -> int:
+        """See the class."""
+        return self._code("used", a[-1]) or super().pdproj_used(*a)
+
+    def pdproj_request_create(self, *a: Any) -> int:
+        """See the class."""
+        return self._code("request_create", a[-1]) or super().pdproj_request_create(*a)
+
+    def pdproj_project(self, *a: Any) -> int:
+        """See the class."""
+        return self._code("project", a[-1]) or super().pdproj_project(*a)
+
+    def pdproj_seed(self, *a: Any) -> int:
+        """See the class."""
+        return self._code("seed", a[-1]) or super().pdproj_seed(*a)
+
+    def pdproj_wait(self, *a: Any) -> int:
+        """See the class."""
+        self.waited.append(a[1])
+        return self._code("wait", a[-1]) or super().pdproj_wait(*a)
+
+
+def begin(folder: Path, lib: fakeproj.Library) -> Maker:
+    """A maker, whose handle takes two prompts."""
+    path, digest = fakeproj.weights(folder)
+    return Maker(Options(folder / "lib", path, digest, 0, 256, (0, 4), 0, 1, 64, 512, 4096, 2), log, lib)
+
+
+def project(carry: Carry | None, at: int = 0) -> int:
+    """Project 64 rows of layer 0 to nowhere."""
+    assert carry is not None
+    x = (ctypes.c_uint8 * (2 * 64 * 64))()
+    return carry.project(0, ctypes.addressof(x), 64, at, [None], 0)
+
+
+def fail(what: str, carry: Carry) -> None:
+    """Make the call of a prompt that is to fail."""
+    if what == "seed":
+        carry.skip(0, 256, 0)
+    else:
+        project(carry)
+
+
+def ended(m: Maker) -> bool:
+    """Whether the maker's thread ends by itself."""
+    m._thread.join(LIMIT)
+    return not m._thread.is_alive()
+
+
+def said(caplog: pytest.LogCaptureFixture, text: str) -> int:
+    """How often a warning with this text was logged."""
+    return sum(text in r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING)
+
+
+def test_calls_that_cannot_be_prepared(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """They are made without, it is said once, and nothing leaks."""
+    lib = Failing(prepare=abi.CUDA)
+    m = begin(tmp_path, lib)
+    assert m.wait(LIMIT)
+    carry = m.open()
+    assert project(carry) == 1
+    carry.close()  # type: ignore[union-attr]
+    assert (said(caplog, "prepare cannot"), m.failed) == (1, "")
+    m.close()
+    assert (lib.created, lib.destroyed) == (1, 1)
+
+
+def test_memory_that_is_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The number is for the log only."""
+    caplog.set_level(logging.INFO)
+    lib = Failing(used=abi.CUDA)
+    m = begin(tmp_path, lib)
+    assert m.wait(LIMIT)
+    project(m.open())
+    m.close()
+    assert m.failed == ""
+    assert any("used cannot" in r.getMessage() for r in caplog.records)
+
+
+def test_an_error_of_ours_while_it_is_made_leaks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def taken(self: Maker, handle: object) -> str:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(Maker, "_taken", taken)
+    lib = Failing()
+    m = begin(tmp_path, lib)
+    assert not m.wait(LIMIT)
+    assert (m.failed, m.open()) == ("ValueError: a bug", None)
+    assert ended(m)
+    assert (lib.created, lib.destroyed) == (1, 1)
+    m.close()
+
+
+def test_a_prompt_that_cannot_begin(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One does not stop the maker, nor is that said; it follows the decoder as before."""
+    lib = Failing(request_create=abi.CUDA)
+    m = begin(tmp_path, lib)
+    assert m.wait(LIMIT)
+    assert m.open() is None
+    assert (m.failed, said(caplog, STOPPED), said(caplog, "rows of one prompt")) == ("", 0, 1)
+    lib.codes = {}
+    carry = m.open()
+    assert carry is not None
+    carry.close()
+    assert not m.learn(512, 0, 4)
+    assert m.wait(LIMIT)
+    carry = m.open()
+    assert carry is not None
+    assert carry.handle.shape.key == Key(512, 0, 4)
+    carry.close()
+    m.close()
+    assert (lib.created, lib.destroyed) == (2, 2)
+
+
+@pytest.mark.parametrize("what", ["request_create", "project", "seed"])
+@pytest.mark.parametrize("code", [1, abi.CUDA, abi.STATE])
+def test_failures_stop_it(tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str, code: int) -> None:
+    """At once where another prompt would have the same, after a few in a row where not; the memory is freed."""
+    lib = Failing(**{what: code})
+    m = begin(tmp_path, lib)
+    assert m.wait(LIMIT)
+    most = maker.FAILURES if code in maker.PASSING else 1
+    for i in range(most):
+        assert m._state is State.READY, i
+        carry = m.open()
+        if what != "request_create":
+            assert carry is not None
+            for _ in range(5):  # of one prompt the first counts
+                with pytest.raises(ProjectionError, match=f"{what} cannot"):
+                    fail(what, carry)
+            carry.close()
+    assert f"{what} cannot" in m.failed
+    assert said(caplog, STOPPED) == 1
+    lib.codes = {}
+    assert m.open() is None
+    assert not m.fits(1 << 20)
+    assert m.learn(512, 0, 4), "nothing is made any more"
+    assert ended(m), "the memory is not freed before the end"
+    assert (lib.created, lib.destroyed, lib.open) == (1, 1, 0)
+    m.close()
+    assert said(caplog, "still in use") == 0
+
+
+def test_good_prompts_between(tmp_path: Path) -> None:
+    """Failures count in a row; what a failing prompt had done before it failed does not make it good."""
+    lib = Failing()
+    m = begin(tmp_path, lib)
+    assert m.wait(LIMIT)
+
+    def prompt(good: bool) -> None:
+        carry = m.open()
+        project(carry)
+        lib.codes = {} if good else {"project": abi.CUDA}
+        if not good:
+            with pytest.raises(ProjectionError):
+                project(carry, 64)
+        lib.codes = {}
+        carry.close()  # type: ignore[union-attr]
+
+    for good in ([False] * (maker.FAILURES - 1) + [True]) * 2 + [False] * (maker.FAILURES - 1):
+        prompt(good)
+        assert m.failed == ""
+    prompt(good=False)
+    assert m._state is State.STOPPED
+    m.close()
+    assert (lib.created, lib.destroyed) == (1, 1)
+
+
+def test_a_device_that_does_not_deliver_stops_it(tmp_path: Path) -> None:
+    """The prompt that is under way keeps the memory until it ends, and no other begins."""
+    lib = Failing()
+    m = begin(tmp_path, lib)
+    assert m.wait(LIMIT)
+    carry = m.open()
+    assert carry is not None
+    ticket = project(carry)
+    lib.codes = {"wait": abi.CUDA}
+    assert not carry.handle.wait(ticket)
+    assert "wait cannot" in m.failed
+    assert m.open() is None
+    assert lib.destroyed == 0
+    carry.close()
+    assert ended(m)
+    assert lib.destroyed == 1
+    m.close()
+
+
+def test_quiet_waits_for_a_handle_that_is_to_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While another is wanted, the one before may still write to the ring."""
+    retiring, retire = threading.Event(), Handle.retire
+
+    def seen(self: Handle, seconds: float) -> bool:
+        retiring.set()
+        return retire(self, seconds)
+
+    monkeypatch.setattr(Handle, "retire", seen)
+    lib = Failing()
+    m = begin(tmp_path, lib)
+    assert m.wait(LIMIT)
+    carry = m.open()
+    project(carry)
+    assert not m.learn(512, 0, 4)
+    assert retiring.wait(LIMIT)
+    m.quiet()
+    assert lib.waited == [1]
+    carry.close()  # type: ignore[union-attr]
+    assert m.wait(LIMIT)
+    m.close()
+
+
+def test_closed_while_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A handle that comes late is destroyed."""
+    monkeypatch.setattr(params, "DEVICE_WAIT", 0.05)
+    lib = Failing()
+    lib.creates.clear()
+    m = begin(tmp_path, lib)
+    assert lib.creating.wait(LIMIT)
+    m.close()
+    assert said(caplog, "still in use") == 1
+    lib.creates.set()
+    assert ended(m)
+    assert (lib.created, lib.destroyed, m.open()) == (1, 1, None)
+    assert m.learn(512, 0, 4)
+
+
+def test_something_else_is_wanted_while_it_is_made(tmp_path: Path) -> None:
+    """What was made for nothing is destroyed, never used."""
+    lib = Failing()
+    lib.creates.clear()
+    m = begin(tmp_path, lib)
+    assert lib.creating.wait(LIMIT)
+    assert not m.learn(512, 1, 3)
+    lib.creates.set()
+    assert m.wait(LIMIT)
+    carry = m.open()
+    assert carry is not None
+    assert carry.handle.shape.key == Key(512, 1, 3)
+    carry.close()
+    m.close()
+    assert (lib.created, lib.destroyed) == (2, 2)
+
+
+def test_waiting_for_a_handle_that_is_being_freed(tmp_path: Path) -> None:
+    """The library waits for its copies while it frees a handle: nobody may take them for done before."""
+    held: list[bool] = []
+
+    class Slow(Failing):
+        """Frees while somebody waits for a call."""
+
+        def pdproj_destroy(self, h: Any) -> None:
+            """See whether that wait ends."""
+            waiter.start()
+            waiter.join(0.2)
+            held.append(waiter.is_alive())
+            super().pdproj_destroy(h)
+
+    lib = Slow()
+    m = begin(tmp_path, lib)
+    assert m.wait(LIMIT)
+    carry = m.open()
+    assert carry is not None
+    ticket, handle = project(carry), carry.handle
+    waiter = threading.Thread(target=handle.wait, args=(ticket,))
+    carry.close()
+    m.close()
+    waiter.join(LIMIT)
+    assert (held, waiter.is_alive()) == ([True], False)
