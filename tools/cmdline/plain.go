@@ -13,7 +13,7 @@ type plainer struct{ packages, system, route, url *regexp.Regexp }
 // tcp calls its links over sockets.
 func packages() []string {
 	return []string{
-		"bridge", "calls", "cuda", "facts", "failover", "faultproxy", "front", "keys", "linkkeys", "mem", "prefill", "rdma", "replay", "seal", "services",
+		"bridge", "calls", "codec", "cuda", "facts", "failover", "faultproxy", "front", "keys", "linkkeys", "mem", "page", "prefill", "rdma", "replay", "seal", "services",
 		"session", "tcp", "transport", "unix", "verbs", "verify",
 	}
 }
