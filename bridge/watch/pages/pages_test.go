@@ -149,7 +149,7 @@ func TestNamesOfOthersAreRefused(t *testing.T) {
 func TestReady(t *testing.T) {
 	hold := make(chan struct{})
 	var calls, broken atomic.Int32
-	s := serve(t, Options{check: 50 * time.Millisecond, Checks: []Check{
+	s := serve(t, Options{check: time.Second, Checks: []Check{
 		{"store", func(context.Context) error {
 			if broken.Load() > 0 {
 				return errors.New("the disk is full")
@@ -180,6 +180,7 @@ func TestReady(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatal("never ready")
 		}
+		time.Sleep(10 * time.Millisecond)
 	}
 	if status, body, _ := s.get(t, "readyz", nil); status != http.StatusOK || body != "ready\n" {
 		t.Errorf("%d %q", status, body)
