@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -221,7 +222,6 @@ func TestVMDoctor(t *testing.T) {
 		{name: "an address", line: doctor + ip, say: []string{"ok address a connection from " + ip + " uses rxe0 port 1, RoCE v2 " + ip}},
 		{name: "an interface", line: doctor + os.Getenv("RDMA_NET_B"), say: []string{"ok address a connection from " + os.Getenv("RDMA_IP_B") + " uses rxe1 port 1"}},
 		{name: "a device", line: doctor + "--device rxe1", say: []string{"ok ports rxe1:1 is active"}},
-		{name: "no such device", line: doctor + "--device mlx5_0", say: []string{`fail devices no device "mlx5_0", there are rxe0, rxe1; look for a card`}},
 		{name: "another address", line: doctor + "127.0.0.1", say: []string{"fail address 127.0.0.1: the control connection's address 127.0.0.1 is on none of the devices rxe0, rxe1"}},
 		{name: "small packets", ail: "ip link set " + net + " mtu 1500", heal: "ip link set " + net + " mtu 9000", line: doctor + ip,
 			say: []string{"warn mtu rxe0:1: packets of 1024 bytes on rx0, whose MTU is 1500, and 4096 are possible; set the MTU"}},
@@ -244,6 +244,28 @@ func TestVMDoctor(t *testing.T) {
 		})
 	}
 	healed(t)
+}
+
+// TestVMDoctorRefuses: a device that is not there is the command line's fault, and those
+// that are there are named.
+func TestVMDoctorRefuses(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), pdlink, "doctor", "rdma", "--json", "--device", "mlx5_0").Output()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 2 {
+		t.Fatalf("%v: %s", err, out)
+	}
+	var told struct {
+		Event, Error string
+		Status       int
+	}
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &told); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if told.Event != "error" || told.Status != 2 || !strings.Contains(told.Error, "mlx5_0: this host has no such device") ||
+		!strings.Contains(told.Error, "rxe0") || !strings.Contains(told.Error, "rxe1") {
+		t.Errorf("%s", out)
+	}
 }
 
 // healed waits until the machine is as it was: what a port loses with its interface
