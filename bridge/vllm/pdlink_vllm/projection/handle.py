@@ -185,10 +185,10 @@ class Handle:
         return bool(code == 0)
 
     def wait(self, ticket: int) -> bool:
-        """Wait until a call's bytes are in place; the interpreter's lock is not held. False: the device failed."""
+        """Wait until a call's bytes are in place; the interpreter's lock is not held. False: none can say that."""
         with self._changed:
             if not self._h:
-                return True  # whoever freed it waited for everything
+                return False  # whoever freed it waited until nothing is under way, and not whether it arrived
             self._users += 1
         try:
             err = abi.Error()
