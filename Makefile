@@ -255,7 +255,8 @@ RDMASTEADY ?= TestVMFaults|TestVMRefuse|TestVMGoodput
 RDMALIMIT  ?= 15m
 RDMAEXEC    = $(BUILD)/rdma/vmtest exec -cache $(BUILD)/rdma -limit $(RDMALIMIT) -log $(BUILD)/rdma/console -add $(BUILD)/pdlink -add $(BUILD)/pdperf
 RDMATEST    = CGO_ENABLED=0 $(GO) test -tags rdmavm -count=1 -p 1 -timeout $(RDMALIMIT)
-# Faults there; a long run is `make faults-rdma`. Rounds of each figure there; `make bench-rdma` takes five.
+# Faults there; a long run is `make faults-rdma`. Rounds of each figure there: of one, only a collapse fails; `make bench-rdma` takes five
+# and judges.
 RDMAFAULTS ?= 20
 RDMAROUNDS ?= 1
 # Faults of one machine of faults-rdma.

@@ -20,9 +20,11 @@ const roundsEnv = "RDMA_ROUNDS"
 // whatever else the host does.
 const steadyEnv = "RDMA_STEADY"
 
-// What the link has to reach beside ib_write_bw where figures repeat. Elsewhere only a
-// collapse fails: that is leastAnywhere.
+// What the link has to reach beside ib_write_bw, as a median of leastRounds or more where
+// figures repeat. Of fewer, or elsewhere, only a collapse fails: that is leastAnywhere. A
+// single round of either program is at times half of its others, whatever the clock counts.
 const (
+	leastRounds   = 5
 	leastGoodput  = 0.85 // nothing verified, at the rate of the processors
 	leastShaped   = 0.97 // everything verified, at 100 Mbit/s
 	mostCPU       = 1.1
@@ -96,7 +98,7 @@ func compare(t *testing.T, least float64, both func() (ours, theirs figure)) {
 	}
 	rate, cost := median(rates), median(costs)
 	t.Logf("pdperf and ib_write_bw: goodput %.3f of it, CPU %.2f of it%s", rate, cost, lines.String())
-	if os.Getenv(steadyEnv) == "" {
+	if os.Getenv(steadyEnv) == "" || len(rates) < leastRounds {
 		least = leastAnywhere
 	} else if cost > mostCPU {
 		t.Errorf("the ends take %.2f times the CPU of ib_write_bw, want at most %.2f", cost, mostCPU)
