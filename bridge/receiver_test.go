@@ -402,15 +402,23 @@ func TestBytesOfAnotherSenderAreDurableOnlyWhenWritten(t *testing.T) {
 
 func TestPartWaitCountsFromTheLastFrame(t *testing.T) {
 	const wait = 300 * time.Millisecond
-	b := newBench(t, 2, 1000, func(_ *bench, o *bridge.Options, _ *session.Options) { o.PartWait = wait })
-	begin := time.Now()
-	v, err := b.open(b.dial(), 0, 2).Run(t.Context(), &pieces{size: 1000, list: []piece{{0, 0, 500}}})
-	if err != nil || v.State != bridge.Partial || v.Seconds <= 0 {
-		t.Fatalf("%+v, %v", v, err)
+	var all []time.Duration
+	for range 5 { // on a busy host one may take longer
+		b := newBench(t, 2, 1000, func(_ *bench, o *bridge.Options, _ *session.Options) { o.PartWait = wait })
+		begin := time.Now()
+		v, err := b.open(b.dial(), 0, 2).Run(t.Context(), &pieces{size: 1000, list: []piece{{0, 0, 500}}})
+		if err != nil || v.State != bridge.Partial || v.Seconds <= 0 {
+			t.Fatalf("%+v, %v", v, err)
+		}
+		took := time.Since(begin)
+		if took < wait {
+			t.Fatalf("waited %v for the other part, want %v", took, wait)
+		}
+		if all = append(all, took); took < 2*wait-50*time.Millisecond {
+			return
+		}
 	}
-	if took := time.Since(begin); took < wait || took > 2*wait-50*time.Millisecond {
-		t.Errorf("waited %v for the other part, want about %v", took, wait)
-	}
+	t.Errorf("waited %v for the other part, want about %v", all, wait)
 }
 
 func TestDeclinesAreTold(t *testing.T) {

@@ -90,7 +90,7 @@ func TestSlowTLSHandshakesAreCut(t *testing.T) {
 			if _, err := drip.Write([]byte{b}); err != nil {
 				return
 			}
-			time.Sleep(limit / 50)
+			time.Sleep(limit / 4) // some 60 times the limit for the whole
 		}
 	}()
 	half := stranger(t, s)
@@ -109,7 +109,7 @@ func TestSlowTLSHandshakesAreCut(t *testing.T) {
 			}
 		}
 	}
-	if took := time.Since(start); took > 10*limit {
+	if took := time.Since(start); took > 30*limit {
 		t.Errorf("took %v", took)
 	}
 	r.each(t, 5, context.DeadlineExceeded)
