@@ -142,16 +142,16 @@ class _Call:
         """Project what the next places are for, one for each block. See Make."""
         first = self.first + self.done
         n = min((first // self.block + len(places)) * self.block, self.end) - first
-        handle, x = self.carry.handle, self.rows[self.done : self.done + n]
+        carry, x = self.carry, self.rows[self.done : self.done + n]
         to = [self.device.address(*place) if place is not None else None for place in places]
         ticket: list[int] = []
 
         def wait() -> bool:
             """Wait for the call, once for each slot that it wrote to."""
-            return handle.wait(ticket[0])
+            return carry.wait(ticket[0])
 
         done = self.device.after(wait, self.check)
-        ticket.append(self.carry.project(self.layer, x.data_ptr(), n, first, to, self.device.stream()))
+        ticket.append(carry.project(self.layer, x.data_ptr(), n, first, to, self.device.stream()))
         self.done += n
         return done
 

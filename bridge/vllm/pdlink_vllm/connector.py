@@ -17,14 +17,6 @@ from typing import Any, TypeVar
 
 import torch
 import vllm
-from vllm.distributed.kv_transfer.kv_connector.v1.base import (
-    KVConnectorBase_V1,
-    KVConnectorMetadata,
-    KVConnectorRole,
-    SupportsHMA,
-)
-from vllm.logger import init_logger
-from vllm.platforms import current_platform
 
 from pdlink_vllm import engine, facts, params, scheduler
 from pdlink_vllm.capture import DTYPES
@@ -34,6 +26,18 @@ from pdlink_vllm.link import Link
 from pdlink_vllm.projection.maker import Maker, Options
 from pdlink_vllm.scheduler import KEY, Step
 from pdlink_vllm.worker import Worker, hello, hook
+
+try:
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+        KVConnectorBase_V1,
+        KVConnectorMetadata,
+        KVConnectorRole,
+        SupportsHMA,
+    )
+    from vllm.logger import init_logger
+    from vllm.platforms import current_platform
+except ImportError as e:  # without these there is no connector that could be switched off
+    raise ImportError(f"pdlink: no connector for vLLM {vllm.__version__}, only {engine.TESTED} are tested: {e}") from e
 
 log = init_logger("vllm.pdlink")
 
@@ -51,6 +55,8 @@ def _never_raises(method: Callable[..., R]) -> Callable[..., R | None]:
             return method(self, *args, **named)
         except Refusal as e:
             self.switch_off(str(e))
+            if e.__cause__ is not None:
+                log.debug("pdlink: where that was", exc_info=e.__cause__)
         except Exception as e:
             log.exception("pdlink: an error in %s; no more is handed over", method.__name__)
             self.switch_off(f"{type(e).__name__}: {e}")
@@ -82,6 +88,10 @@ class PDLinkConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     @_never_raises
     def _set_up(self, config: Any, role: Any, kv_cache_config: Any) -> None:
+        with engine.asked(vllm.__version__):
+            self._look(config, role, kv_cache_config)
+
+    def _look(self, config: Any, role: Any, kv_cache_config: Any) -> None:
         self._settings = Settings.of(self._kv_transfer_config.kv_connector_extra_config or {})
         self._adapter = engine.adapter(vllm.__version__, self._settings.untested)
         on_cpu = bool(current_platform.is_cpu())
@@ -158,6 +168,10 @@ class PDLinkConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     @_never_raises
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         """See the base class. The model is loaded: find its layers, listen to them, and look for the sidecar."""
+        with engine.asked(vllm.__version__):
+            self._register(kv_caches)
+
+    def _register(self, kv_caches: dict[str, Any]) -> None:
         from vllm.distributed import get_pp_group, get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
         from vllm.distributed.parallel_state import get_node_count
 
@@ -205,7 +219,7 @@ class PDLinkConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             device=device,
             log=log,
             budget=self._settings.wait_ms / 1000,
-            maker=self._maker(model, ranks, device, where),
+            maker=self._maker(model, ranks, device),
         )
         hook(self._worker, self._source, self._adapter)
         self._caches = {layer.name: layer for layer in model.layers} if self._source is Source.CACHE else {}
@@ -214,7 +228,7 @@ class PDLinkConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             "pdlink: layers %d to %d, taken from %s", model.layers[0].index, model.layers[-1].index, self._source.value
         )
 
-    def _maker(self, model: engine.Model, ranks: engine.Ranks, device: Cpu | Cuda, where: Any) -> Maker | None:
+    def _maker(self, model: engine.Model, ranks: engine.Ranks, device: Cpu | Cuda) -> Maker | None:
         """Return what projects DeepSeek-V4 here, where the settings have it and there is a GPU."""
         s = self._settings
         if self._source is not Source.INPUT or not s.projection_library:
@@ -227,7 +241,7 @@ class PDLinkConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             library=Path(s.projection_library),
             weights=Path(s.projection_weights),
             sha256=s.projection_sha256,
-            device=torch.cuda.current_device() if where.index is None else where.index,
+            device=device.index,
             block_tokens=params.BLOCK_TOKENS,
             layers=(model.layers[0].index, model.layers[-1].index + 1),
             rank=ranks.tp,
@@ -236,7 +250,7 @@ class PDLinkConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             tokens=tokens,
             x=device.reserve(tokens, model.width),
         )
-        return Maker(options, log)
+        return Maker(options, log, enter=device.enter)
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         """See the base class: before every forward pass, and nothing else comes before the layers in all versions."""

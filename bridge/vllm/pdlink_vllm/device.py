@@ -138,9 +138,10 @@ class Cuda:
     """
 
     def __init__(self, device: Any, log: logging.Logger) -> None:
-        """Make the stream and the thread."""
-        self._device, self._log = device, log
-        self._stream = torch.cuda.Stream(device=device)
+        """Make the stream and the thread, whose device this is too: on another one CUDA would take memory for it."""
+        self._device = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
+        self._log = log
+        self._stream = torch.cuda.Stream(device=self._device)
         self._memory: Any = None
         self._ring: Ring | None = None
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -148,8 +149,18 @@ class Cuda:
         self._rows: Any = None
         self._quiet: Callable[[], None] = lambda: None
         self.later: Later | None = self._jobs.put
+        self._jobs.put(self.enter)
         self._thread = threading.Thread(target=self._run, name="pdlink-commit", daemon=True)
         self._thread.start()
+
+    @property
+    def index(self) -> int:
+        """The device's ordinal."""
+        return int(self._device.index)
+
+    def enter(self) -> None:
+        """Make this the calling thread's device: a thread's is 0 until somebody says so."""
+        torch.cuda.set_device(self._device)
 
     def _attach(self, ring: Ring) -> None:
         """Page-lock a ring, before the first copy. One that cannot be works too, but its copies hold up the engine."""

@@ -7,10 +7,11 @@ of the engine.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, cast
@@ -46,6 +47,8 @@ ADAPTERS = (
 )
 NEWEST = 33  # 0.33 was read, not run
 
+TESTED = ", ".join(f"0.{a.minor}" for a in ADAPTERS)
+
 _VERSION = re.compile(r"0\.(\d+)(?:\D|$)")
 
 
@@ -56,16 +59,26 @@ def adapter(version: str, untested: bool = False) -> Adapter:
     for a in ADAPTERS:
         if a.minor == minor:
             return a
-    names = ", ".join(f"0.{a.minor}" for a in ADAPTERS)
     near = [a for a in ADAPTERS if a.minor < minor]
     if not near or minor > NEWEST:
-        raise Refusal(f"vLLM {version} is not supported, only {names}")
+        raise Refusal(f"vLLM {version} is not supported, only {TESTED}")
     if not untested:
         raise Refusal(
-            f'vLLM {version} was never tested with this connector, only {names}; "untested": true in '
+            f'vLLM {version} was never tested with this connector, only {TESTED}; "untested": true in '
             "kv_connector_extra_config tries it all the same"
         )
     return near[-1]
+
+
+@contextlib.contextmanager
+def asked(version: str) -> Iterator[None]:
+    """What is asked of the engine inside, and is not where it was or not what it was, is a Refusal that names it."""
+    try:
+        yield
+    except (AssertionError, AttributeError, ImportError, LookupError, TypeError, ValueError) as e:
+        raise Refusal(
+            f"vLLM {version} is not as this connector knows it ({type(e).__name__}: {e}); tested are {TESTED}"
+        ) from e
 
 
 RANK = "{rank}"  # in a path: the worker's number
@@ -230,7 +243,9 @@ def model_getter() -> Callable[[], Any] | None:
     for _ in range(params.CALLERS):
         if frame is None:
             break
-        get = getattr(frame.f_locals.get("self"), "get_model", None)
+        get = None
+        with contextlib.suppress(Exception):  # callers are any objects, and may answer for attributes as they like
+            get = getattr(frame.f_locals.get("self"), "get_model", None)
         if callable(get):
             return cast(Callable[[], Any], get)
         frame = frame.f_back

@@ -53,6 +53,10 @@ PROJECTED_TOKENS = 16384
 # a host has.
 HASH_CHUNK = 16 << 20
 
+# Largest file of exported weights that a worker reads, in bytes: all of it lies in memory while it is uploaded.
+# DeepSeek-V4-Flash's has 0.8 GB; what has ten times that is another file.
+MAX_WEIGHTS = 8 << 30
+
 # Largest header of a safetensors file that is read, in bytes: that of a checkpoint's shard has some hundred kilobytes,
 # and a claim beyond this is not a header.
 MAX_HEADER = 64 << 20

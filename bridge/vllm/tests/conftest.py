@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import sidecar
+from pdlink_vllm import params
 
 NOT_RUN = pytest.StashKey[list[str]]()
 
@@ -67,3 +68,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     p = Place(tmp_path_factory.mktemp("p"))
     yield p
     p.close()
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have nobody give a slot up because this machine is busy; tests of that say how long they wait."""
+    monkeypatch.setattr(params, "LEASE_WAIT", sidecar.LIMIT / 2)

@@ -36,6 +36,12 @@ CONFIG: dict[str, Any] = {
 GEOMETRY = Geometry(64, 32, 16, 8, 128, 4096, 1e-6, 1e4, 16e4, (0, 4, 128, 4), (16, 1024, 32, 1))
 
 
+def libc() -> Path:
+    """A real library: one that this process has mapped."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return next(Path(line.split()[-1]) for line in lines if line.endswith("/libc.so.6"))
+
+
 def weights(folder: Path) -> tuple[Path, str]:
     """Write weights of that configuration and return path and sha256."""
     rng = np.random.default_rng(1)

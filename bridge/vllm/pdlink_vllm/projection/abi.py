@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, cast
 
 from pdlink_vllm.filling import Done
+from pdlink_vllm.projection import elf
+from pdlink_vllm.weights.files import FileError
 
 ABI = 2
 TEXT = 256
@@ -241,12 +243,15 @@ class Library(Handles, Requests, Protocol):
 
 
 def load(path: Path) -> Library:
-    """Open the library and check that it is of this interface. Raises ProjectionError."""
+    """Open the library, a file, and check that it is of this interface. Raises ProjectionError."""
     try:
-        lib = ctypes.CDLL(str(path))
+        elf.check(path)
+        lib = ctypes.CDLL(str(path.absolute()))  # a bare name would be looked for elsewhere
         for name, (result, arguments) in FUNCTIONS.items():
             f = getattr(lib, name)
             f.restype, f.argtypes = result, arguments
+    except FileError as e:
+        raise ProjectionError(str(e)) from e
     except (OSError, AttributeError) as e:
         raise ProjectionError(f"{path}: {e}") from e
     if lib.pdproj_abi() != ABI:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import byref, c_uint64, c_void_p, sizeof
@@ -20,7 +19,7 @@ from pdlink_vllm.projection.shape import Geometry, Shape
 from pdlink_vllm.weights.config import check_config
 from pdlink_vllm.weights.export import wanted
 from pdlink_vllm.weights.files import parse
-from pdlink_vllm.weights.safetensors import Tensor, read_header, read_metadata
+from pdlink_vllm.weights.safetensors import Tensor, read_whole
 
 # Parts of a layer in the weight file, by field of pdproj_layer.
 _PARTS = {
@@ -32,23 +31,22 @@ _PARTS = {
 
 
 class Weights:
-    """The exported weights, mapped: nothing is read before the device takes it. Belongs to one thread."""
+    """The exported weights, in memory of this process alone. Belongs to one thread."""
 
     def __init__(self, path: Path, sha256: str) -> None:
-        """Open a file that `weights export` wrote, pinned by its sha256 in hex. Raises ProjectionError."""
+        """Read a file that `weights export` wrote, pinned by its sha256 in hex, once: what is used is what was hashed,
+        whatever becomes of the file. Raises ProjectionError.
+        """
         try:
-            self._data = np.memmap(path, np.uint8, "r")
-            self._tensors = read_header(path)
-            config = parse(read_metadata(path).get("config", "null"), f"{path}: config")
+            whole = read_whole(path, params.MAX_WEIGHTS)
+            if whole.sha256 != sha256.lower():
+                raise ProjectionError(f"{path}: its sha256 is {whole.sha256}, not the one that the settings pin")
+            self._data, self._tensors = whole.data, whole.header()
+            config = parse(whole.metadata().get("config", "null"), f"{path}: config")
             if isinstance(config, dict):
                 check_config(config, str(path))
         except (OSError, ValueError) as e:
             raise ProjectionError(f"projection weights: {e}") from e
-        digest = hashlib.sha256()
-        for at in range(0, len(self._data), params.HASH_CHUNK):
-            digest.update(self._data[at : at + params.HASH_CHUNK].tobytes())
-        if digest.hexdigest() != sha256.lower():
-            raise ProjectionError(f"{path}: its sha256 is {digest.hexdigest()}, not the one that the settings pin")
         if not isinstance(config, dict):
             raise ProjectionError(f"{path} has no configuration in it: export it again with pdlink-vllm weights export")
         self.geometry = Geometry.of(config)
@@ -90,8 +88,8 @@ class Limits:
     requests: int
 
 
-# Hears how prompts went: the first failure of one, or None for one that ended after calls which all succeeded; and,
-# with code 0, that work which the device was given did not end well. Any thread calls it, with no lock of the handle.
+# Hears how prompts went: the first failure of one, of a call or of its bytes on their way; None for one that ended
+# after calls which all succeeded, with all that they sent in place. Any thread calls it, with no lock of the handle.
 Heard = Callable[[ProjectionError | None], None]
 
 
@@ -186,18 +184,22 @@ class Handle:
 
     def wait(self, ticket: int) -> bool:
         """Wait until a call's bytes are in place; the interpreter's lock is not held. False: none can say that."""
+        return self.missed(ticket) is None
+
+    def missed(self, ticket: int) -> ProjectionError | None:
+        """Wait, and return why a call's bytes are not in place, with code 0 where none can say whether they are."""
         with self._changed:
-            if not self._h:
-                return False  # whoever freed it waited until nothing is under way, and not whether it arrived
+            if not self._h:  # whoever freed it waited until nothing is under way, and not whether it arrived
+                return ProjectionError("what was projected was given up before anybody asked whether it arrived")
             self._users += 1
         try:
             err = abi.Error()
-            good = bool(self._lib.pdproj_wait(self._h, ticket, byref(err)) == 0)
+            abi.check(self._lib.pdproj_wait(self._h, ticket, byref(err)), err, "wait for what was projected")
+        except ProjectionError as e:
+            return e
         finally:
             self.done()
-        if not good:
-            self.heard(ProjectionError(f"wait for what was projected: {err.text.decode('utf-8', 'replace')}"))
-        return good
+        return None
 
     def quiet(self) -> bool:
         """Wait until nothing that was enqueued so far writes any more. False: the device failed."""
@@ -239,7 +241,7 @@ class Run:
 
 
 class Carry:
-    """One prompt on the device. The engine's thread only.
+    """One prompt on the device. The engine's thread only, but for wait.
 
     A layer's rows must come one behind the other. Of a prompt whose first tokens the decoder holds, what those complete
     is not sent, but what follows depends on the last of them: a layer is entered at a block's first token, the last one
@@ -254,7 +256,9 @@ class Carry:
         self.doubt: dict[int, Any] = {}
         self._compared: wire.Begun | None = None
         self._refused = ""  # what the comparison said
-        self._called = self._failed = False
+        self._lock = threading.Lock()  # guards what is known of how it went
+        self._called = self._closed = self._failed = self._told = False
+        self._sent = self._arrived = 0  # latest tickets: of a call whose bytes somebody waits for, and in place
 
     def refuses(self, begun: wire.Begun, places: Mapping[tuple[int, int], wire.Array]) -> str:
         """Say what of a plan is not what is made here; empty where nothing is. Compared once for each BEGUN, with which
@@ -322,25 +326,55 @@ class Carry:
         )
         self._check(code, err, f"project layer {layer}")
         h.latest = ticket.value
+        if any(at is not None for at in to):
+            with self._lock:
+                self._sent = ticket.value
         return h.latest
 
+    def wait(self, ticket: int) -> bool:
+        """Wait until the bytes of one of the prompt's calls are in place; also after close. Any thread. False: they are
+        not.
+        """
+        e = self.handle.missed(ticket)
+        if e is None:
+            with self._lock:
+                self._arrived = max(self._arrived, ticket)
+            self._went_well()
+        elif e.code:
+            self._went_wrong(e)
+        return e is None
+
     def _check(self, code: int, err: abi.Error, doing: str) -> None:
-        """Raise what a call's code says. Of one prompt the first failure is told, which the others follow from."""
+        """Raise what a call's code says."""
         try:
             abi.check(code, err, doing)
             self._called = True
         except ProjectionError as e:
             e.pending = _Quiet(self.handle)
-            first, self._failed = not self._failed, True
-            if first:
-                self.handle.heard(e)
+            self._went_wrong(e)
             raise
+
+    def _went_wrong(self, e: ProjectionError) -> None:
+        """Tell the first failure of the prompt, which the others follow from."""
+        with self._lock:
+            first, self._failed = not self._failed, True
+        if first:
+            self.handle.heard(e)
+
+    def _went_well(self) -> None:
+        """Tell, once the prompt is over and all that was sent has arrived, that nothing failed."""
+        with self._lock:
+            good = self._closed and self._called and not self._failed and self._arrived >= self._sent
+            good, self._told = good and not self._told, self._told or good
+        if good:
+            self.handle.heard(None)
 
     def close(self) -> None:
         """Give the prompt's place back. Idempotent; what is under way is not disturbed."""
         if self._request:
-            if self._called and not self._failed:
-                self.handle.heard(None)
+            with self._lock:
+                self._closed = True
+            self._went_well()
             self.handle._lib.pdproj_request_free(self.handle._h, self._request)
             self._request = c_void_p()
             self.handle.done()

@@ -66,9 +66,17 @@ class Options:
 class Maker:
     """Makes handles in a thread of its own. open and learn are the engine's, and neither wait nor raise."""
 
-    def __init__(self, options: Options, log: logging.Logger, lib: abi.Library | None = None) -> None:
-        """Begin with what the options say. lib stands for the library in tests."""
-        self._o, self._log, self._lib = options, log, lib
+    def __init__(
+        self,
+        options: Options,
+        log: logging.Logger,
+        lib: abi.Library | None = None,
+        enter: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Begin with what the options say. lib stands for the library in tests. enter is called first in the thread,
+        and makes the options' device its own: else CUDA takes memory of another one for it, too.
+        """
+        self._o, self._log, self._lib, self._enter = options, log, lib, enter
         self._changed = threading.Condition()  # guards what follows; only the thread sets the handle
         self._state = State.IDLE
         self._key: Key | None = None  # what the handle is for, or is to be
@@ -179,11 +187,8 @@ class Maker:
 
     def _run(self) -> None:
         try:
-            lib = self._lib or abi.load(self._o.library)
-            weights = Weights(self._o.weights, self._o.sha256)
-            self._begin(weights)
-            while (key := self._next()) is not None:
-                self._make(lib, weights, key)
+            self._enter()
+            self._work(self._lib or abi.load(self._o.library))
         except ProjectionError as e:
             self._stop(str(e))
         except Exception as e:
@@ -192,8 +197,26 @@ class Maker:
         while not self._free() and self._state is not State.CLOSED:
             pass  # a prompt that began before may take long
 
-    def _begin(self, weights: Weights) -> None:
-        g, o = weights.geometry, self._o
+    def _work(self, lib: abi.Library) -> None:
+        """Make what is wanted until nothing is any more. Raises ProjectionError."""
+        weights: Weights | None = self._begin()
+        while True:
+            if self._state is not State.MAKING:
+                weights = None  # on the device; its memory is the engine's until something else is wanted
+            key = self._next()
+            if key is None:
+                return
+            if self._vacated(key):
+                weights = weights or self._weights()
+                self._make(lib, weights, key)
+
+    def _weights(self) -> Weights:
+        return Weights(self._o.weights, self._o.sha256)
+
+    def _begin(self) -> Weights:
+        """Read the weights, and make what this process is expected to need: from IDLE to MAKING."""
+        weights, o = self._weights(), self._o
+        g = weights.geometry
         if g.hidden != o.hidden or o.layers[1] > len(g.ratios):
             raise ProjectionError(
                 f"the weights are for {len(g.ratios)} layers of width {g.hidden}, the engine's are not"
@@ -204,15 +227,28 @@ class Maker:
                 if first < end:
                     self._key = Key(o.block_tokens, first, end)
                     self._to(State.MAKING)
+        return weights
 
     def _next(self) -> Key | None:
         with self._changed:
             self._changed.wait_for(lambda: self._state not in (State.IDLE, State.READY))
             return self._key if self._state is State.MAKING else None
 
+    def _vacated(self, key: Key) -> bool:
+        """Free the handle that was for something else, however long its prompts take: they end when their users want.
+        False: meanwhile none is wanted, or one for something else again.
+        """
+        said = False
+        while not self._free():
+            with self._changed:
+                if self._state is not State.MAKING or self._key != key:
+                    return False
+            if not said:
+                self._log.warning("pdlink: prompts use the projection of before, rows go to the sidecar until they end")
+            said = True
+        return True
+
     def _make(self, lib: abi.Library, weights: Weights, key: Key) -> None:
-        if not self._free():
-            raise ProjectionError("prompts that use an earlier one do not end")
         o = self._o
         handle = Handle(lib, weights, Shape(weights.geometry, key), o.device, Limits(o.tokens, o.requests), self._heard)
         kept = False

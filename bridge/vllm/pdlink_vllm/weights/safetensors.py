@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -61,41 +62,101 @@ class Tensor:
 
 def read_header(path: Path) -> dict[str, Tensor]:
     """List a file's tensors; no byte belongs to two of them. Raises FileError, OSError."""
-    entries, base, size = _header(path)
-    tensors = {name: _entry(path, name, e, base, size) for name, e in entries.items() if name != "__metadata__"}
-    before: Tensor | None = None
-    for t in sorted((t for t in tensors.values() if t.begin < t.end), key=lambda t: t.begin):
-        if before is not None and t.begin < before.end:
-            raise FileError(f"{path}: {before.name} and {t.name} share bytes: the file is damaged, copy it again")
-        before = t
-    return tensors
+    with open_regular(path) as f:
+        return _read_head(f, os.fstat(f.fileno()).st_size, path).tensors()
 
 
 def read_metadata(path: Path) -> dict[str, str]:
     """Return what a file says about itself. Raises FileError, OSError."""
-    found = _header(path)[0].get("__metadata__", {})
-    if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
-        raise FileError(f"{path}: __metadata__ holds something else than texts")
-    return found
+    with open_regular(path) as f:
+        return _read_head(f, os.fstat(f.fileno()).st_size, path).metadata()
 
 
-def _header(path: Path) -> tuple[dict[str, Any], int, int]:
-    """Return a file's header, where its data begins, and its size. Nothing is allocated from a number that the file's
-    size does not bear out.
+@dataclass(frozen=True)
+class Whole:
+    """All of a file as it was when it was read, in memory of this process alone: nothing that anybody does to the file
+    later changes it. sha256, in hex, is that of data.
     """
+
+    path: Path
+    data: Bytes
+    sha256: str
+
+    def header(self) -> dict[str, Tensor]:
+        """List the tensors as read_header does; their places are those in data. Raises FileError."""
+        return self._head().tensors()
+
+    def metadata(self) -> dict[str, str]:
+        """Return what the file says about itself. Raises FileError."""
+        return self._head().metadata()
+
+    def _head(self) -> _Head:
+        return _read_head(io.BytesIO(self.data[: 8 + params.MAX_HEADER].tobytes()), len(self.data), self.path)
+
+
+def read_whole(path: Path, limit: int) -> Whole:
+    """Read a file of at most limit bytes once. Raises FileError, OSError."""
     with open_regular(path) as f:
         size = os.fstat(f.fileno()).st_size
-        head = f.read(8)
-        if len(head) < 8:
-            raise FileError(f"{path}: {size} bytes are no safetensors file")
-        length = int.from_bytes(head, "little")
-        if length > min(size - 8, params.MAX_HEADER):
-            raise FileError(f"{path}: the header claims {length} bytes of a file of {size}")
-        text = f.read(length)
-    entries = parse(text, f"{path}: header")
+        if size > limit:
+            raise FileError(f"{path} has {size} bytes, more than {limit}")
+        data: Bytes = np.empty(size, np.uint8)
+        digest = hashlib.sha256()
+        for at in range(0, size, params.HASH_CHUNK):
+            part = data[at : at + params.HASH_CHUNK]
+            if f.readinto(part.data) != len(part):  # type: ignore[attr-defined]
+                raise FileError(f"{path}: the file became shorter while it was read")
+            digest.update(part.data)
+    return Whole(path, data, digest.hexdigest())
+
+
+@dataclass(frozen=True)
+class _Head:
+    """A file's header: its entries, where its data begins, and the file's size."""
+
+    path: Path
+    entries: dict[str, Any]
+    base: int
+    size: int
+
+    def tensors(self) -> dict[str, Tensor]:
+        """See read_header."""
+        found = {
+            name: _entry(self.path, name, e, self.base, self.size)
+            for name, e in self.entries.items()
+            if name != "__metadata__"
+        }
+        before: Tensor | None = None
+        for t in sorted((t for t in found.values() if t.begin < t.end), key=lambda t: t.begin):
+            if before is not None and t.begin < before.end:
+                raise FileError(
+                    f"{self.path}: {before.name} and {t.name} share bytes: the file is damaged, copy it again"
+                )
+            before = t
+        return found
+
+    def metadata(self) -> dict[str, str]:
+        """See read_metadata."""
+        found = self.entries.get("__metadata__", {})
+        if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
+            raise FileError(f"{self.path}: __metadata__ holds something else than texts")
+        return found
+
+
+def _read_head(f: BinaryIO, size: int, path: Path) -> _Head:
+    """Read the header of a file of so many bytes that is open at its start. Nothing is allocated from a number that the
+    size does not bear out.
+    """
+    head = f.read(8)
+    if len(head) < 8:
+        raise FileError(f"{path}: {size} bytes are no safetensors file")
+    length = int.from_bytes(head, "little")
+    if length > min(size - 8, params.MAX_HEADER):
+        raise FileError(f"{path}: the header claims {length} bytes of a file of {size}")
+    entries = parse(f.read(length), f"{path}: header")
     if not isinstance(entries, dict):
         raise FileError(f"{path}: the header is not an object")
-    return entries, 8 + length, size
+    return _Head(path, entries, 8 + length, size)
 
 
 def _entry(path: Path, name: str, entry: Any, base: int, size: int) -> Tensor:

@@ -32,8 +32,8 @@ def check(out: Path, model: Path) -> None:
     """Look whether weights of the checkpoint in directory model may be written to out, and their note beside it.
 
     Refused: a name that is taken by anything but a regular file (a link, too: it would be replaced, not followed), a
-    place in the checkpoint's directory, weights that would be their own note. What has the names already must be of an
-    export: the note names these weights, or the weights say of themselves what they are. Raises FileError, OSError.
+    place in the checkpoint's directory, weights that would be their own note. What has either name already must be of
+    an export: the note names these weights, the weights say of themselves what they are. Raises FileError, OSError.
     """
     if out.name in ("", ".."):
         raise FileError(f"{out} names no file: give --out FILE.safetensors")
@@ -49,7 +49,7 @@ def check(out: Path, model: Path) -> None:
     weights_there, note_there = _taken(out), _taken(note)
     if note_there:
         _check_note(note, out.name)
-    elif weights_there and not _exported(out):
+    if weights_there and not _exported(out):
         raise FileError(f"{out} exists and is not of an export: move it away, or give --out another name")
 
 

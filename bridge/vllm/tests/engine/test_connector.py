@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
+import sys
 from types import SimpleNamespace as N
 from typing import Any
 
@@ -83,8 +85,8 @@ def test_a_fault_of_ours_is_not_the_engines() -> None:
 
 def test_a_worker_without_a_model() -> None:
     k = make(config(), "WORKER")
-    k.register_kv_caches({})  # no distributed environment: our code fails
-    assert k.off
+    k.register_kv_caches({})  # no distributed environment
+    assert "is not as this connector knows it (AssertionError: " in k.off
     k.bind_connector_metadata(pickle.loads(pickle.dumps(make(config()).build_connector_meta(nothing_scheduled()))))
     k.start_load_kv(None)
     k.wait_for_layer_load("x")
@@ -92,6 +94,26 @@ def test_a_worker_without_a_model() -> None:
     k.wait_for_save()
     k.clear_connector_metadata()
     k.shutdown()
+
+
+def test_names_that_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By name: of what the class is made of the engine hears when it loads it, of all else a line in the log tells."""
+    import vllm.distributed
+    from pdlink_vllm.engine import TESTED
+    from vllm.distributed.kv_transfer.kv_connector.v1 import base
+
+    k = make(config(), "WORKER")
+    with monkeypatch.context() as m:
+        m.delattr(vllm.distributed, "get_pp_group")
+        k.register_kv_caches({})
+        assert "(ImportError: cannot import name 'get_pp_group'" in k.off
+    c = config()
+    del c.model_config.hf_config
+    assert "has no attribute 'hf_config'); tested are" in make(c).off
+    monkeypatch.delattr(base, "SupportsHMA")
+    monkeypatch.delitem(sys.modules, "pdlink_vllm.connector")
+    with pytest.raises(ImportError, match=rf"only {TESTED} are tested: cannot import name 'SupportsHMA'"):
+        importlib.import_module("pdlink_vllm.connector")
 
 
 def test_a_hit_in_the_way() -> None:

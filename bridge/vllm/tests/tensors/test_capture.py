@@ -13,7 +13,7 @@ import pytest
 import sidecar
 import torch
 from conftest import Place
-from pdlink_vllm import params, request, wire
+from pdlink_vllm import request, wire
 from pdlink_vllm.capture import CaptureError, cache_form, rows_on_device, rows_on_host, slots
 from pdlink_vllm.device import Cpu, Cuda
 from pdlink_vllm.engine import Adapter, Layer, Model, Source
@@ -122,7 +122,7 @@ class Engine:
         heads: int = 2,
         block: int = 16,
         where: str = "cpu",
-        budget: float = params.WAIT_BUDGET,
+        budget: float = sidecar.LIMIT,
     ) -> None:
         self.where = where
         self.block, self.heads, self.random = block, heads, random.Random(5)
@@ -288,7 +288,7 @@ def test_a_late_begun_loses_no_row(place: Place, link: Link, source: Source, mon
     monkeypatch.setattr(request, "poll_until", waiting)
     s = place.sidecar(sidecar.Options(hold_begins=True))
     assert link.wait_up(sidecar.LIMIT)
-    e = Engine(source, link, budget=sidecar.LIMIT)
+    e = Engine(source, link)
     rows = e.prompt("a", 4 * BLOCK)
     t = plan("a", 4, s, e.model.kind)
     step = threading.Thread(target=e.step, args=([("a", 0, 4 * BLOCK)], {"a"}))
@@ -331,7 +331,7 @@ def test_an_unfinished_last_block_is_filled_up(place: Place, link: Link, source:
         for layer in rows:
             for j in range(2):
                 layer[j] = torch.cat([layer[j][:tokens].cpu(), torch.zeros(BLOCK, 2, WIDTH, dtype=torch.bfloat16)])
-        same_blocks(s.wait(name.encode().ljust(16, b"."), 10), rows)
+        same_blocks(s.wait(name.encode().ljust(16, b".")), rows)
         assert t.ended[0].tokens == tokens
     e.worker.close()
 
@@ -361,7 +361,7 @@ def test_attention_input(place: Place, link: Link, where: str) -> None:
     for parts in STEPS:
         e.step(parts, {"a", "b"})
     for name, rows, blocks in (("a", a, 4), ("b", b, 3)):
-        t = s.wait(name.encode().ljust(16, b"."), 10)
+        t = s.wait(name.encode().ljust(16, b"."))
         for layer in range(LAYERS):
             same_rows(t, layer, rows[layer][0][: blocks * BLOCK])
     e.worker.close()
@@ -456,7 +456,7 @@ def test_rows_of_another_type_or_shape(place: Place, link: Link) -> None:
         t = plan(name, 2, s)
         e.rows[name] = [[change(x) for x in layer] for layer in e.rows[name]]
         e.step([(name, 0, 64)], {name})
-        s.wait(name.encode().ljust(16, b"."), 10)
+        s.wait(name.encode().ljust(16, b"."))
         assert "CaptureError" in t.aborted[0]
     link.close()
 

@@ -48,7 +48,7 @@ class Cpu4:
         link: Link,
         ready: bool = True,
         device: Cpu | None = None,
-        budget: float = params.WAIT_BUDGET,
+        budget: float = sidecar.LIMIT,
         **changes: Any,
     ) -> None:
         """Wait for the handle where ready."""
@@ -122,7 +122,7 @@ def test_a_late_begun_loses_no_row(place: Place, link: Link, tmp_path: Path, mon
     monkeypatch.setattr(request, "poll_until", waiting)
     s = place.sidecar(sidecar.Options(hold_begins=True, slots=16, slot_size=64 << 10))
     assert link.wait_up(sidecar.LIMIT)
-    e = Cpu4(tmp_path, link, budget=sidecar.LIMIT)
+    e = Cpu4(tmp_path, link)
     x, t = e.prompt("a", 1100), planned(s, "a", SHAPE, 4)
     step = threading.Thread(target=e.prompts.step, args=([("a", 0, 1100)],))
     step.start()
@@ -295,7 +295,10 @@ def test_a_library_that_fails_ends_one_prompt(place: Place, link: Link, tmp_path
     assert e.lib.open == 0
 
 
-def test_a_sealed_transfer_and_a_lost_ring(place: Place, link: Link, tmp_path: Path) -> None:
+def test_a_sealed_transfer_and_a_lost_ring(
+    place: Place, link: Link, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(params, "LEASE_WAIT", 0.2)
     s = place.sidecar(sidecar.Options(slots=64, give_slots=1, slot_size=36 << 10))
     assert link.wait_up(sidecar.LIMIT)
     e = Cpu4(tmp_path, link, tokens=512)

@@ -130,7 +130,8 @@ def test_on_a_gpu(place: Place, link: Link, tmp_path: Path, slots: tuple[int, in
     device = Cuda(torch.device("cuda", 0), log)
     maker = Maker(g.options(device), log)
     assert maker.wait(120), maker.failed
-    e = Prompts(Worker(link, model(g.shape.geometry.hidden, g.layers), Source.INPUT, device, log, maker=maker), "cuda")
+    of = model(g.shape.geometry.hidden, g.layers)
+    e = Prompts(Worker(link, of, Source.INPUT, device, log, sidecar.LIMIT, maker), "cuda")
     other = [torch.flip(t, (0,)) for t in g.x]
     for name, x in (("a", g.x), ("b", other), ("x", g.x)):
         e.prompt(name, x)
@@ -160,7 +161,8 @@ def test_on_a_gpu_behind_a_held_prefix(place: Place, link: Link, tmp_path: Path,
     device = Cuda(torch.device("cuda", 0), log)
     maker = Maker(g.options(device), log)
     assert maker.wait(120), maker.failed
-    e = Prompts(Worker(link, model(g.shape.geometry.hidden, g.layers), Source.INPUT, device, log, maker=maker), "cuda")
+    of = model(g.shape.geometry.hidden, g.layers)
+    e = Prompts(Worker(link, of, Source.INPUT, device, log, sidecar.LIMIT, maker), "cuda")
     e.prompt("a", g.x)
     t = planned(s, "a", g.shape, g.tokens // g.block, held=g.block)
     for at, end in itertools.pairwise([*cuts, g.tokens]):
@@ -252,7 +254,8 @@ def test_a_gpu_at_work_holds_up_nobody(place: Place, link: Link, tmp_path: Path)
     device = Cuda(torch.device("cuda", 0), log)
     maker = Maker(g.options(device), log)
     assert maker.wait(120), maker.failed
-    e = Prompts(Worker(link, model(g.shape.geometry.hidden, g.layers), Source.INPUT, device, log, maker=maker), "cuda")
+    of = model(g.shape.geometry.hidden, g.layers)
+    e = Prompts(Worker(link, of, Source.INPUT, device, log, sidecar.LIMIT, maker), "cuda")
     for name in ("a", "b"):
         e.prompt(name, g.x)
         planned(s, name, g.shape, 1)

@@ -283,3 +283,43 @@ def test_the_model_is_that_of_whoever_calls() -> None:
     moved = Runner()
     moved.get_model = "elsewhere"  # type: ignore[assignment, method-assign]
     assert moved.register() is None
+
+
+@pytest.mark.parametrize("kind", [AttributeError, ImportError, KeyError, TypeError, RuntimeError])
+def test_callers_that_answer_otherwise(kind: type[Exception]) -> None:
+    """Objects on the stack are whatever the engine and its libraries have: none may keep the model from being found."""
+
+    class Proxy(Runner):
+        """Somebody in between."""
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "get_model":
+                raise kind(name)
+            return super().__getattribute__(name)
+
+        def pass_on(self, to: Any) -> Any:
+            return to()
+
+    class Above(Runner):
+        def call(self) -> Any:
+            return Proxy().pass_on(engine.model_getter)
+
+    found = Above().call()
+    assert found is not None
+    assert found() == "the model"
+
+
+@pytest.mark.parametrize(
+    "kind", [AssertionError, AttributeError, ImportError, IndexError, KeyError, TypeError, ValueError]
+)
+def test_an_engine_that_moved_is_refused_by_name(kind: type[Exception]) -> None:
+    words = rf"vLLM 0\.32\.9 is not as .*\({kind.__name__}: .?get_node_count.*0\.28, 0\.32"
+    with pytest.raises(Refusal, match=words), engine.asked("0.32.9"):
+        raise kind("get_node_count")
+
+
+def test_what_is_no_move_stays_what_it_is() -> None:
+    for e in (Refusal("the setting"), MemoryError()):
+        with pytest.raises(type(e)) as found, engine.asked("v"):
+            raise e
+        assert found.value is e

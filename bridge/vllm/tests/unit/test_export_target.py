@@ -157,11 +157,25 @@ def test_an_earlier_export_is_replaced(model: Path, place: Path) -> None:
     mode = (place / "w.json").stat().st_mode
     text(place / "plain")
     assert (out.stat().st_mode, mode) == ((place / "plain").stat().st_mode,) * 2  # the user's mask, as for any file
-    out.write_bytes(b"damaged")
+    os.truncate(out, out.stat().st_size - 1)
+    assert export(model, out, Options()).sha256 == first.sha256
+    out.unlink()
     assert export(model, out, Options()).sha256 == first.sha256
     note.unlink()
     assert export(model, out, Options()).sha256 == first.sha256
     assert json.loads(note.read_text())["sha256"] == first.sha256
+
+
+@pytest.mark.parametrize("make", [text, tensors, Path.touch])
+def test_a_note_does_not_give_its_weights_name_away(model: Path, place: Path, make: Callable[[Path], Any]) -> None:
+    """Somebody put another file in the place of an export, whose note is still there."""
+    export(model, place / "w.safetensors", Options())
+    (place / "w.safetensors").unlink()
+    make(place / "w.safetensors")
+    before = tree(place)
+    with pytest.raises(ExportError, match="is not of an export: move it away"):
+        export(model, place / "w.safetensors", Options())
+    assert tree(place) == before
 
 
 def test_a_name_that_is_taken_meanwhile(model: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import hashlib
 import json
 import logging
@@ -16,7 +15,7 @@ from typing import Any
 import fakeproj
 import numpy as np
 import pytest
-from pdlink_vllm import wire
+from pdlink_vllm import params, wire
 from pdlink_vllm.projection import abi
 from pdlink_vllm.projection.abi import ProjectionError
 from pdlink_vllm.projection.handle import Handle, Limits, Run, Weights
@@ -97,10 +96,10 @@ def test_functions_are_those_of_the_header() -> None:
 
 
 def test_a_library_that_is_not_there_or_another(tmp_path: Path) -> None:
-    with pytest.raises(ProjectionError, match="cannot open"):
+    with pytest.raises(ProjectionError, match="No such file"):
         abi.load(tmp_path / "libpdproj.so")
     with pytest.raises(ProjectionError, match="pdproj_abi"):
-        abi.load(Path(ctypes.util.find_library("c") or "libc.so.6"))
+        abi.load(fakeproj.libc())
 
 
 GEOMETRY = fakeproj.GEOMETRY
@@ -195,6 +194,55 @@ def test_weights(tmp_path: Path) -> None:
     bare.write_bytes(b"x")
     with pytest.raises(ProjectionError):
         Weights(bare, hashlib.sha256(b"x").hexdigest())
+
+
+def test_weights_are_what_was_hashed(tmp_path: Path) -> None:
+    """Nothing that becomes of the file later reaches them: not other bytes in it, nor its end."""
+    path, digest = fakeproj.weights(tmp_path)
+    before = path.read_bytes()
+    w = Weights(path, digest)
+    with path.open("r+b") as f:
+        f.write(bytes(len(before)))
+    path.open("wb").close()
+    keep: list[object] = []
+    shape = Shape(w.geometry, Key(256, 0, 4))
+    found = 0
+    for i in range(4):
+        layer = w.layer(i, shape, keep)
+        for field in ("kv", "comp_gate", "idx_norm"):
+            at = getattr(layer, field)
+            if at is not None:
+                assert ctypes.string_at(at, 32) in before
+                found += 1
+    assert found == 4 + 3 + 2
+
+
+def test_weights_that_change_while_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is parsed is what was hashed, also where another file has the name by then; a shorter one is told of."""
+    path, digest = fakeproj.weights(tmp_path)
+    whole, sha256 = path.read_bytes(), hashlib.sha256
+
+    def swapped(*a: Any) -> Any:
+        path.with_name("other").write_bytes(b"x")
+        path.with_name("other").replace(path)
+        return sha256(*a)
+
+    monkeypatch.setattr(hashlib, "sha256", swapped)
+    assert Weights(path, digest).geometry == GEOMETRY
+    path.write_bytes(whole)
+
+    def cut(*a: Any) -> Any:
+        path.open("wb").close()
+        return sha256(*a)
+
+    monkeypatch.setattr(hashlib, "sha256", cut)
+    with pytest.raises(ProjectionError, match="became shorter"):
+        Weights(path, digest)
+    monkeypatch.undo()
+    path.write_bytes(whole)
+    monkeypatch.setattr(params, "MAX_WEIGHTS", len(whole) - 1)
+    with pytest.raises(ProjectionError, match=f"more than {len(whole) - 1}"):
+        Weights(path, digest)
 
 
 def made(tmp_path: Path, lib: fakeproj.Library, key: Key, requests: int = 2) -> Handle:

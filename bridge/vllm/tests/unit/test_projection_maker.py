@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from pdlink_vllm import params
 from pdlink_vllm.projection import abi, maker
 from pdlink_vllm.projection.abi import ProjectionError
-from pdlink_vllm.projection.handle import Carry, Handle
+from pdlink_vllm.projection.handle import Carry, Handle, Weights
 from pdlink_vllm.projection.maker import Maker, Options, State
 from pdlink_vllm.projection.shape import Key
 
@@ -76,11 +77,11 @@ def begin(folder: Path, lib: fakeproj.Library) -> Maker:
     return Maker(Options(folder / "lib", path, digest, 0, 256, (0, 4), 0, 1, 64, 512, 4096, 2), log, lib)
 
 
-def project(carry: Carry | None, at: int = 0) -> int:
-    """Project 64 rows of layer 0 to nowhere."""
+def project(carry: Carry | None, at: int = 0, to: int | None = None) -> int:
+    """Project 64 rows of layer 0, of which nothing is complete, to nowhere or an address."""
     assert carry is not None
     x = (ctypes.c_uint8 * (2 * 64 * 64))()
-    return carry.project(0, ctypes.addressof(x), 64, at, [None], 0)
+    return carry.project(0, ctypes.addressof(x), 64, at, [to], 0)
 
 
 def fail(what: str, carry: Carry) -> None:
@@ -216,16 +217,52 @@ def test_good_prompts_between(tmp_path: Path) -> None:
     assert (lib.created, lib.destroyed) == (1, 1)
 
 
-def test_a_device_that_does_not_deliver_stops_it(tmp_path: Path) -> None:
-    """The prompt that is under way keeps the memory until it ends, and no other begins."""
-    lib = Failing()
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_refused_copy_is_its_prompts_failure(tmp_path: Path, closed: bool) -> None:
+    """A call's bytes are asked for beside the engine, often when the prompt is over: the prompt failed all the same,
+    once for all its slots, and the next ones are projected until as many fail in a row as may. One that arrived counts
+    as good only when it has.
+    """
+    lib, place = Failing(), (ctypes.c_uint8 * 64)()
+    m = begin(tmp_path, lib)
+    assert m.wait(LIMIT)
+
+    def prompt(good: bool) -> None:
+        carry = m.open()
+        assert carry is not None
+        tickets = [project(carry, at, ctypes.addressof(place)) for at in (0, 64)]
+        if closed:
+            carry.close()
+        lib.codes = {} if good else {"wait": abi.CUDA}
+        assert [carry.wait(t) for t in (*tickets, *tickets)] == [good] * 4
+        lib.codes = {}
+        carry.close()
+
+    for good in ([False] * (maker.FAILURES - 1) + [True]) * 2 + [False] * (maker.FAILURES - 1):
+        prompt(good)
+        assert (m.failed, m._state) == ("", State.READY)
+    if closed:
+        carry = m.open()
+        project(carry, 0, ctypes.addressof(place))
+        carry.close()  # type: ignore[union-attr]
+        assert m._failures == maker.FAILURES - 1, "nobody knows yet that it went well"
+    prompt(good=False)
+    assert "wait cannot" in m.failed
+    assert (m.open(), ended(m)) == (None, True)
+    assert (lib.destroyed, lib.open) == (1, 0)
+    m.close()
+
+
+def test_a_prompt_under_way_keeps_the_memory(tmp_path: Path) -> None:
+    """Where another would fail the same way, none begins; the one that is under way ends before the handle does."""
+    lib, place = Failing(), (ctypes.c_uint8 * 64)()
     m = begin(tmp_path, lib)
     assert m.wait(LIMIT)
     carry = m.open()
     assert carry is not None
-    ticket = project(carry)
-    lib.codes = {"wait": abi.CUDA}
-    assert not carry.handle.wait(ticket)
+    ticket = project(carry, 0, ctypes.addressof(place))
+    lib.codes = {"wait": 1}
+    assert not carry.wait(ticket)
     assert "wait cannot" in m.failed
     assert m.open() is None
     assert lib.destroyed == 0
@@ -255,6 +292,112 @@ def test_quiet_waits_for_a_handle_that_is_to_go(tmp_path: Path, monkeypatch: pyt
     assert lib.waited == [1]
     carry.close()  # type: ignore[union-attr]
     assert m.wait(LIMIT)
+    m.close()
+
+
+def test_a_prompt_that_takes_long_holds_up_the_next_handle_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rows go to the sidecar until it ends, however long that is; then what is wanted by that time is made."""
+    monkeypatch.setattr(params, "DEVICE_WAIT", 0.01)
+    tried, retire = threading.Semaphore(0), Handle.retire
+
+    def seen(self: Handle, seconds: float) -> bool:
+        done = retire(self, seconds)
+        tried.release()
+        return done
+
+    monkeypatch.setattr(Handle, "retire", seen)
+    lib = Failing()
+    m = begin(tmp_path, lib)
+    assert m.wait(LIMIT)
+    carry = m.open()
+    assert carry is not None
+    for want in (Key(512, 0, 4), Key(512, 1, 3)):
+        assert not m.learn(want.block, want.first, want.end)
+        for _ in range(5):
+            assert tried.acquire(timeout=LIMIT)
+        assert (m.open(), m.failed, lib.created) == (None, "", 1)
+    assert 1 <= said(caplog, "rows go to the sidecar until they end") <= 2
+    project(carry)
+    carry.close()
+    assert m.wait(LIMIT)
+    second = m.open()
+    assert second is not None
+    assert second.handle.shape.key == Key(512, 1, 3)
+    second.close()
+    m.close()
+    assert (m.failed, lib.created, lib.destroyed) == ("", 2, 2)
+
+
+def test_closed_while_a_prompt_takes_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread ends all the same."""
+    monkeypatch.setattr(params, "DEVICE_WAIT", 0.01)
+    lib = Failing()
+    m = begin(tmp_path, lib)
+    assert m.wait(LIMIT)
+    carry = m.open()
+    assert carry is not None
+    assert not m.learn(512, 0, 4)
+    m.close()
+    assert ended(m)
+    assert (lib.created, lib.destroyed, m.failed) == (1, 0, "")
+
+
+def test_the_device_is_the_threads_before_anything_else(tmp_path: Path) -> None:
+    """Else CUDA takes memory of device 0 for it. Where it cannot be, that is said."""
+    done: list[tuple[str, int]] = []
+
+    class Seen(Failing):
+        """Notes who creates."""
+
+        def pdproj_create(self, *a: Any) -> int:
+            """See the class."""
+            done.append(("create", threading.get_ident()))
+            return super().pdproj_create(*a)
+
+    path, digest = fakeproj.weights(tmp_path)
+    o = Options(tmp_path / "lib", path, digest, 1, 256, (0, 4), 0, 1, 64, 512)
+    m = Maker(o, log, Seen(), lambda: done.append(("enter", threading.get_ident())))
+    assert m.wait(LIMIT)
+    assert done == [("enter", m._thread.ident), ("create", m._thread.ident)]
+    m.close()
+
+    def gone() -> None:
+        raise RuntimeError("no device 1")
+
+    m = Maker(o, log, Seen(), gone)
+    assert not m.wait(LIMIT)
+    assert "no device 1" in m.failed
+    m.close()
+
+
+def test_weights_are_memorys_only_while_they_are_uploaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are read again for another handle, and what is not what was pinned by then is refused."""
+    alive: list[weakref.ref[Weights]] = []
+
+    class Seen(Weights):
+        """Notes itself."""
+
+        def __init__(self, path: Path, sha256: str) -> None:
+            super().__init__(path, sha256)
+            alive.append(weakref.ref(self))
+
+    monkeypatch.setattr(maker, "Weights", Seen)
+    lib = Failing()
+    m = begin(tmp_path, lib)
+    assert m.wait(LIMIT)
+    assert not m.learn(512, 0, 4)
+    assert m.wait(LIMIT)
+    assert m.learn(512, 0, 4)
+    assert (len(alive), m.failed) == (2, "")
+    assert alive[0]() is None
+    path = tmp_path / "weights.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert not m.learn(256, 0, 4)
+    assert not m.wait(LIMIT)
+    assert "sha256" in m.failed
+    assert (lib.created, lib.destroyed) == (2, 2)
     m.close()
 
 
