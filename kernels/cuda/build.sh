@@ -1,5 +1,8 @@
 #!/usr/bin/env bash
-# Builds libpdproj.so and its programs: build.sh OUT [lib|arm64|bench|plain|table|check|ring|proof|all]
+# Builds libpdproj.so and its programs: build.sh OUT [lib|arm64|bench|plain|table|check|ring|order|proof|all]
+#
+# An object or library is made anew when what decides it did change: sources, options, the compilers. Everything appears whole, by
+# rename, and what cannot be made anew is removed, so that nothing goes on with a library of other sources.
 #
 # nvcc comes from NVCC or PATH; else, or where NVCC=pypi, the compiler that PyPI ships is installed into OUT/nvcc (any
 # machine with python, no GPU needed). OUT also gets ptxas.log, from which `check` compares registers and
@@ -11,32 +14,42 @@ what=${2:-lib}
 python=${PYTHON:-python3}
 
 # The one that registers.txt was written with; another compiler is only held to have no spills.
-readonly toolkit=13.5.37
+readonly toolkit=13.5.37 cccl=13.3.5.0.6 blas=13.10.0.20
 readonly sources="epilogue gemm ring config handle products project request device kv"
 # Ampere to Blackwell as machine code, and as PTX for what comes after.
 archs=${ARCHS:-80 86 89 90a 100 120 121}
 readonly ptx=80
 
+# What is being made, in a place of its own until it is whole.
+tmp=$(mktemp -d "$out/making.XXXXXX")
+making=
+finish() {
+	local code=$?
+	rm -rf "$tmp"
+	[ "$code" = 0 ] || [ -z "$making" ] || rm -f "$making"
+}
+trap finish EXIT
+
 wheels() {
 	local venv=$out/nvcc
-	if [ ! -e "$venv/ready" ]; then
+	if [ "$(cat "$venv/ready" 2>/dev/null)" != "$toolkit $cccl $blas" ]; then
 		rm -rf "$venv"
 		"$python" -m venv "$venv"
 		"$venv/bin/python" -m pip install --quiet --disable-pip-version-check "nvidia-cuda-nvcc==$toolkit" "nvidia-cuda-runtime==$toolkit" \
-			"nvidia-cuda-crt==$toolkit" "nvidia-nvvm==$toolkit" "nvidia-cuda-cccl==13.3.5.0.6"
+			"nvidia-cuda-crt==$toolkit" "nvidia-nvvm==$toolkit" "nvidia-cuda-cccl==$cccl"
 		# Only the headers of cuBLASLt are needed, not its half gigabyte.
-		"$venv/bin/python" -m pip download --quiet --disable-pip-version-check --no-deps -d "$venv/blas" nvidia-cublas==13.10.0.20
+		"$venv/bin/python" -m pip download --quiet --disable-pip-version-check --no-deps -d "$venv/blas" "nvidia-cublas==$blas"
 		"$venv/bin/python" - "$venv" <<-'PY'
 			import glob, sys, zipfile
 			venv = sys.argv[1]
-			into = glob.glob(venv + "/lib/python*/site-packages")[0]
-			with zipfile.ZipFile(glob.glob(venv + "/blas/*.whl")[0]) as z:
+			into = glob.glob(glob.escape(venv) + "/lib/python*/site-packages")[0]
+			with zipfile.ZipFile(glob.glob(glob.escape(venv) + "/blas/*.whl")[0]) as z:
 			    for name in z.namelist():
 			        if "/include/" in name:
 			            z.extract(name, into)
 		PY
 		rm -rf "$venv/blas"
-		touch "$venv/ready"
+		echo "$toolkit $cccl $blas" >"$venv/ready"
 	fi
 	root=$(echo "$venv"/lib/python*/site-packages/nvidia/cu13)
 	nvcc=$root/bin/nvcc
@@ -51,41 +64,80 @@ find_nvcc() {
 	"$nvcc" --version | tail -2 | head -1
 }
 
+# The options that name the GPUs.
 gencode() {
 	local a
-	for a in $archs; do printf -- '-gencode=arch=compute_%s,code=sm_%s ' "$a" "$a"; done
-	printf -- '-gencode=arch=compute_%s,code=compute_%s' "$ptx" "$ptx"
+	gpus=()
+	for a in $archs; do gpus+=("-gencode=arch=compute_$a,code=sm_$a"); done
+	gpus+=("-gencode=arch=compute_$ptx,code=compute_$ptx")
 }
 
 flags=(-O3 -std=c++17 -fmad=false --threads 2 -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-ffp-contract=off,-Wall,-Wextra
 	-diag-suppress=20012)
+# The interface is exported, and nothing else.
+linking=(-shared -cudart static -Xlinker "--exclude-libs=ALL,--as-needed,-z,defs,-soname,libpdproj.so")
 
-lib() {
-	local s made=0
-	mkdir -p "$out/obj"
-	for s in $sources; do
-		local o=$out/obj/$s.o
-		if [ -e "$o" ] && [ -z "$(find "$here" -maxdepth 1 \( -name "$s.cu" -o -name '*.cuh' -o -name '*.h' -o -name build.sh \) -newer "$o")" ]; then continue; fi
-		echo "nvcc $s.cu"
-		# shellcheck disable=SC2046
-		"$nvcc" "${flags[@]}" $(gencode) "${include[@]}" -Xptxas -v -c -o "$o" "$here/$s.cu" 2>"$out/obj/$s.log" || { cat "$out/obj/$s.log"; exit 1; }
-		grep -vE 'ptxas info|bytes stack frame|^$|Overriding' "$out/obj/$s.log" || true
-		made=1
-	done
-	cat "$out"/obj/*.log >"$out/ptxas.log"
-	[ "$made" = 0 ] && [ -e "$out/libpdproj.so" ] && return
-	link "$nvcc" "$out/libpdproj.so" "$out/obj" "$libdir"
-	ls -l "$out/libpdproj.so"
+digest() { sha256sum "$@" | cut -d' ' -f1; }
+
+# made FILE KEY: whether the file is there and of that key. keep FILE KEY: what lies in tmp under its name becomes it.
+made() { [ -e "$1" ] && [ -e "$1.key" ] && [ "$(<"$1.key")" = "$2" ]; }
+keep() {
+	rm -f "$1.key"
+	mv -f "$tmp/${1##*/}" "$1"
+	echo "$2" >"$1.key"
 }
 
-# link NVCC OUTPUT OBJECTS LIBDIR [OPTION...]: exports the interface and nothing else.
+# objects DIRECTORY LABEL OPTION...: compiles the sources that changed, and sets key to what all objects depend on.
+objects() {
+	local to=$1 label=$2 s common sums want
+	shift 2
+	mkdir -p "$to"
+	common=$({ "$nvcc" --version; "${ccbin:-g++}" --version | head -1; printf '%s\n' "${include[@]}" "$@"; cat "$here"/*.cuh "$here"/*.h; } | digest)
+	# shellcheck disable=SC2086
+	mapfile -t sums < <(cd "$here" && digest $(printf '%s.cu ' $sources))
+	key=$common
+	for s in $sources; do
+		want="$common ${sums[0]}"
+		sums=("${sums[@]:1}")
+		key+=" ${want#* }"
+		made "$to/$s.o" "$want" && continue
+		echo "nvcc $s.cu$label"
+		"$nvcc" ${ccbin:+-ccbin "$ccbin"} "$@" "${include[@]}" -c -o "$tmp/$s.o" "$here/$s.cu" 2>"$tmp/$s.log" || { cat "$tmp/$s.log"; exit 1; }
+		grep -vE 'ptxas info|bytes stack frame|^$|Overriding' "$tmp/$s.log" || true
+		mv -f "$tmp/$s.log" "$to/$s.log"
+		keep "$to/$s.o" "$want"
+	done
+}
+
+# link OUTPUT OBJECTS LIBDIR: with the key that objects left.
 link() {
-	local nvcc=$1 output=$2 objects=$3 libdir=$4
-	shift 4
-	local o=()
+	local output=$1 objects=$2 libdir=$3 s o=() want
+	want=$(echo "$key" "${linking[@]}" "$libdir" | digest)
+	made "$output" "$want" && return
 	for s in $sources; do o+=("$objects/$s.o"); done
-	"$nvcc" -shared -cudart static ${libdir:+-L"$libdir"} "$@" -Xlinker --exclude-libs=ALL,--as-needed,-z,defs,-soname,libpdproj.so \
-		-o "$output" "${o[@]}" -ldl -lpthread -lrt
+	"$nvcc" ${ccbin:+-ccbin "$ccbin"} "${linking[@]}" ${libdir:+-L"$libdir"} -o "$tmp/${output##*/}" "${o[@]}" -ldl -lpthread -lrt
+	keep "$output" "$want"
+	ls -l "$output"
+}
+
+# program NAME OPTION...: links a program, always.
+program() {
+	local name=$1
+	shift
+	making=$out/$name
+	"$nvcc" "$@" -o "$tmp/${name##*/}"
+	mkdir -p "$(dirname "$out/$name")"
+	mv -f "$tmp/${name##*/}" "$out/$name"
+	making=
+}
+
+lib() {
+	local s ccbin=
+	making=$out/libpdproj.so
+	objects "$out/obj" "" "${flags[@]}" "${gpus[@]}" -Xptxas -v
+	for s in $sources; do cat "$out/obj/$s.log"; done >"$out/ptxas.log"
+	link "$out/libpdproj.so" "$out/obj" "$libdir"
+	making=
 }
 
 # The same for the CPU of a DGX Spark: device code is compiled again, for one GPU, since only the host half differs.
@@ -101,50 +153,54 @@ arm64() {
 			import glob, os, sys, zipfile
 			to = sys.argv[1]
 			os.makedirs(to + "/lib", exist_ok=True)
-			with zipfile.ZipFile(glob.glob(to + "/wheels/*.whl")[0]) as z:
+			with zipfile.ZipFile(glob.glob(glob.escape(to) + "/wheels/*.whl")[0]) as z:
 			    for name in z.namelist():
 			        if name.endswith(("libcudart_static.a", "libcudadevrt.a")):
 			            with open(to + "/lib/" + os.path.basename(name), "wb") as f:
 			                f.write(z.read(name))
 		PY
 	fi
-	local s
-	for s in $sources; do
-		echo "nvcc $s.cu, arm64"
-		"$nvcc" -ccbin aarch64-linux-gnu-g++ "${flags[@]}" -gencode=arch=compute_121,code=sm_121 "${include[@]}" -c -o "$to/obj/$s.o" "$here/$s.cu"
-	done
-	link "$nvcc" "$to/libpdproj.so" "$to/obj" "$to/lib" -ccbin aarch64-linux-gnu-g++
-	ls -l "$to/libpdproj.so"
+	local ccbin=aarch64-linux-gnu-g++
+	making=$to/libpdproj.so
+	objects "$to/obj" ", arm64" "${flags[@]}" -gencode=arch=compute_121,code=sm_121
+	link "$to/libpdproj.so" "$to/obj" "$to/lib"
+	making=
 }
 
 bench() {
 	echo "nvcc bench.cu bench_more.cu"
-	# shellcheck disable=SC2046
-	"$nvcc" -O3 -std=c++17 -fmad=false $(gencode) -diag-suppress=20012 \
-		"${include[@]}" -cudart static ${libdir:+-L"$libdir"} -o "$out/bench" "$here/bench.cu" "$here/bench_more.cu" "$out/obj/epilogue.o" \
+	program bench -O3 -std=c++17 -fmad=false "${gpus[@]}" -diag-suppress=20012 \
+		"${include[@]}" -cudart static ${libdir:+-L"$libdir"} "$here/bench.cu" "$here/bench_more.cu" "$out/obj/epilogue.o" \
 		-L"$out" -lpdproj -Xlinker -rpath='$ORIGIN' -ldl -lpthread -lrt
 }
 
 # In place of cuBLASLt where compute-sanitizer cannot follow it.
 plain() {
-	mkdir -p "$out/plain"
-	# shellcheck disable=SC2046
-	"$nvcc" -O3 -std=c++17 -shared -cudart static $(gencode) -diag-suppress=20012 -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra \
-		"${include[@]}" ${libdir:+-L"$libdir"} -Xlinker --exclude-libs=ALL,-z,defs,-soname,libcublasLt.so.13 -o "$out/plain/libcublasLt.so.13" \
+	program plain/libcublasLt.so.13 -O3 -std=c++17 -shared -cudart static "${gpus[@]}" -diag-suppress=20012 -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra \
+		"${include[@]}" ${libdir:+-L"$libdir"} -Xlinker --exclude-libs=ALL,-z,defs,-soname,libcublasLt.so.13 \
 		"$here/plain_blas.cu" -ldl -lpthread -lrt
 }
 
-# The order of staging, copies and tickets, against a simulated device on this processor.
+# What follows runs on this processor, with a runtime of its own.
+simulated=(-O1 -std=c++17 -cudart none -Xcompiler "-Wall,-Wextra")
+
+# The order of staging, copies and tickets, against a simulated device.
 ring() {
-	"$nvcc" -O1 -std=c++17 -cudart none "${include[@]}" -Xcompiler -Wall,-Wextra -x c++ -o "$out/ring_check" "$here/ring.cu" "$here/ring_check.cu" -lpthread
+	program ring_check "${simulated[@]}" "${include[@]}" -x c++ "$here/ring.cu" "$here/ring_check.cu" -lpthread
 	"$out/ring_check"
+}
+
+# That whatever fails of a call, what it began is ordered before later ones.
+order() {
+	program order_check "${simulated[@]}" "${include[@]}" -x c++ "$here/products.cu" "$here/project.cu" "$here/request.cu" "$here/ring.cu" "$here/order_check.cu" -lpthread
+	"$out/order_check"
 }
 
 # That products are taken only on a proof whose own kernels ran, with kernels and products of this processor.
 proof() {
-	"$nvcc" -O1 -std=c++17 -gencode=arch=compute_80,code=sm_80 -diag-suppress=20012 "${include[@]}" -c -o "$out/proof_gemm.o" "$here/gemm.cu"
-	"$nvcc" -O1 -std=c++17 -cudart none "${include[@]}" -Xcompiler -Wall,-Wextra -x c++ -c -o "$out/proof_check.o" "$here/proof_check.cu"
-	"$nvcc" -cudart none -o "$out/proof_check" "$out/proof_gemm.o" "$out/proof_check.o" -ldl
+	"$nvcc" -O1 -std=c++17 -gencode=arch=compute_80,code=sm_80 -diag-suppress=20012 "${include[@]}" -c -o "$tmp/proof_gemm.o" "$here/gemm.cu"
+	"$nvcc" "${simulated[@]}" "${include[@]}" -x c++ -c -o "$tmp/proof_check.o" "$here/proof_check.cu"
+	program proof_check -cudart none "$tmp/proof_gemm.o" "$tmp/proof_check.o" -ldl
 	"$out/proof_check"
 }
 
@@ -171,6 +227,7 @@ check() {
 }
 
 find_nvcc
+gencode
 case $what in
 lib) lib ;;
 arm64) arm64 ;;
@@ -178,8 +235,9 @@ bench) lib; bench ;;
 plain) plain ;;
 check) lib; check ;;
 ring) ring ;;
+order) order ;;
 proof) proof ;;
 table) lib; measured >"$here/registers.txt" ;;
-all) ring; proof; lib; check; bench; plain; arm64 ;;
+all) ring; order; proof; lib; check; bench; plain; arm64 ;;
 *) echo "build.sh: unknown part $what" >&2; exit 1 ;;
 esac

@@ -166,6 +166,7 @@ int pdproj_kv_gather(pdproj_kv *h, const pdproj_paged *source, int32_t sources, 
 		case 2: e = start<uint16_t>(g, blocks, widest, s); break;
 		default: e = start<uint8_t>(g, blocks, widest, s); break;
 		}
+		if (e) mark(&h->ring, s); // an error that was there before is reported of a kernel that started
 	}
 	if (!e) e = finish(&h->ring, range, ranges, false, s, ticket);
 	return e ? fail_cuda(err, e, "gather keys and values") : PDPROJ_OK;

@@ -183,7 +183,8 @@ PDPROJ_API int pdproj_seed(pdproj *h, pdproj_request *r, int32_t layer, int64_t 
  * error, those of later ones do not, so each call's ticket is asked for. The call's other pieces are copied.
  * A call that fails gives no ticket and may have enqueued kernels: the layer's carry is undefined, free the request. With staging
  * none of its pieces is copied, so what dst names is free at once; in direct mode it may be written until a later
- * ticket is done or the handle is destroyed. */
+ * ticket is done or the handle is destroyed. What it enqueued is ordered before later calls, as any call's is; where the
+ * driver refuses even that, every later call fails with PDPROJ_ECUDA: destroy the handle. */
 PDPROJ_API int pdproj_project(pdproj *h, pdproj_request *r, int32_t layer, const void *x, int32_t n, int64_t first,
 	void *const *dst, int32_t dsts, pdproj_piece *pieces, int32_t most, int32_t *count, uint64_t *ticket, void *stream,
 	pdproj_error *err);

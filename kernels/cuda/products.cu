@@ -49,24 +49,28 @@ cublasStatus_t multiply_kept(pdproj *h, const pdproj_placed &p, const Kept &k, c
 	return e;
 }
 
-// The window's product is small and slow, so it runs beside the pool's.
-int one_by_one(pdproj *h, const pdproj_placed &p, const Kept &k, const Epilogue &c, const uint16_t *x, cudaStream_t s, pdproj_error *err) {
+// The window's product is small and slow, so it runs beside the pool's. The side joins whatever came of the products:
+// calls to come use the same workspace, and the caller's stream goes on to overwrite x. *apart is why it could not.
+int one_by_one(pdproj *h, const pdproj_placed &p, const Kept &k, const Epilogue &c, const uint16_t *x, cudaStream_t s, cudaError_t *apart,
+	pdproj_error *err) {
 	const bool beside = !h->serial && k.rows > 0 && p.ratio;
 	cudaError_t e = cudaSuccess;
 	if (beside) {
 		e = cudaEventRecord(h->fork, s);
 		if (!e) e = cudaStreamWaitEvent(h->side, h->fork, 0);
 	}
+	const bool forked = beside && !e;
 	cublasStatus_t b = CUBLAS_STATUS_SUCCESS;
 	if (!e && p.ratio) b = multiply(&h->blas, p.gemm, p.pool, x, h->y, c.n, 1, 0, 0, s);
 	if (!e && !b && k.rows) b = multiply_kept(h, p, k, x, 1, beside ? h->side : s);
+	if (forked) {
+		e = cudaEventRecord(h->join, h->side);
+		if (!e) e = cudaStreamWaitEvent(s, h->join, 0);
+		*apart = e;
+	}
 	if (b) {
 		cudaGetLastError();
 		return fail(err, PDPROJ_ECUDA, "multiply: cuBLASLt status %d", (int)b);
-	}
-	if (!e && beside) {
-		e = cudaEventRecord(h->join, h->side);
-		if (!e) e = cudaStreamWaitEvent(s, h->join, 0);
 	}
 	if (!e) e = launch(c, p.ratio, s);
 	return e ? fail_cuda(err, e, "project a layer") : PDPROJ_OK;
@@ -105,7 +109,12 @@ void describe(const pdproj *h, const pdproj_placed &p, const Kept &k, int n, int
 
 int enqueue(pdproj *h, const pdproj_placed &p, const Kept &k, const Epilogue &c, const uint16_t *x, cudaStream_t s, pdproj_error *err) {
 	const pdproj_prepared *q = find(h, p, x, c.n, c.first);
-	if (!q) return one_by_one(h, p, k, c, x, s, err);
+	if (!q) {
+		cudaError_t apart = cudaSuccess;
+		const int code = one_by_one(h, p, k, c, x, s, &apart, err);
+		if (apart) h->ring.lost = apart;
+		return code;
+	}
 	const Launch l = launch_of(c, p.ratio);
 	void *args[] = {(void *)&c};
 	cudaKernelNodeParams node = {};
@@ -131,7 +140,8 @@ namespace {
 int record(pdproj *h, const pdproj_placed &p, const Kept &k, const Epilogue &c, pdproj_prepared *q, cudaStream_t s, pdproj_error *err) {
 	cudaError_t e = cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal);
 	if (e) return fail_cuda(err, e, "prepare a graph");
-	const int code = one_by_one(h, p, k, c, q->x, s, err);
+	cudaError_t apart = cudaSuccess; // the end of the recording takes the side out again
+	const int code = one_by_one(h, p, k, c, q->x, s, &apart, err);
 	cudaStreamCaptureStatus status;
 	const cudaGraphNode_t *last = nullptr;
 	size_t n = 0;

@@ -55,9 +55,12 @@ int pdproj_seed(pdproj *h, pdproj_request *r, int32_t layer, int64_t position, c
 		const cudaStream_t s = (cudaStream_t)stream;
 		uint16_t *carry = carry_of(p, r, layer, false);
 		cudaError_t e = follow(&h->ring, s);
-		if (!e) e = seed_pool(p, p.comp, carry, position, prev_kv, prev_gate, s);
-		if (!e) e = seed_pool(p, p.index, carry, position, idx_prev_kv, idx_prev_gate, s);
-		if (!e) e = cudaEventRecord(h->ring.produced, s);
+		if (!e) {
+			e = seed_pool(p, p.comp, carry, position, prev_kv, prev_gate, s);
+			if (!e) e = seed_pool(p, p.index, carry, position, idx_prev_kv, idx_prev_gate, s);
+			const cudaError_t m = mark(&h->ring, s); // after half of the copies, too
+			if (!e) e = m;
+		}
 		if (e) return fail_cuda(err, e, "seed a carry");
 	}
 	r->position[layer] = position;

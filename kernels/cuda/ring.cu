@@ -147,6 +147,7 @@ int open_ring(Ring *r, uint64_t staging, bool direct, int together, pdproj_error
 }
 
 void close_ring(Ring *r) {
+	if (r->lost) cudaDeviceSynchronize(); // no event tells when that work is over
 	if (r->copies) {
 		if (r->waitings) send(r, r->issued, nullptr, 0);
 		cudaStreamSynchronize(r->copies);
@@ -161,10 +162,20 @@ void close_ring(Ring *r) {
 }
 
 cudaError_t follow(Ring *r, cudaStream_t stream) {
+	if (r->lost) return r->lost;
 	const bool other = r->used && r->stream != stream;
 	r->used = true;
 	r->stream = stream;
 	return other ? cudaStreamWaitEvent(stream, r->produced, 0) : cudaSuccess;
+}
+
+cudaError_t mark(Ring *r, cudaStream_t stream) {
+	const cudaError_t e = cudaEventRecord(r->produced, stream);
+	if (e) {
+		cudaGetLastError(); // else the caller's next check would find it
+		r->lost = e;
+	}
+	return e;
 }
 
 cudaError_t take(Ring *r, uint64_t bytes, cudaStream_t stream, uint8_t **out) {
@@ -189,7 +200,7 @@ cudaError_t take(Ring *r, uint64_t bytes, cudaStream_t stream, uint8_t **out) {
 }
 
 cudaError_t finish(Ring *r, Range *ranges, int n, bool now, cudaStream_t stream, uint64_t *ticket) {
-	cudaError_t e = cudaEventRecord(r->produced, stream);
+	cudaError_t e = mark(r, stream);
 	if (e) return e;
 	const uint64_t next = r->issued + 1;
 	const bool any = n > 0;

@@ -86,6 +86,7 @@ struct Ring {
 	int waitings, together;      // how many; and calls whose copies are enqueued together
 	cudaStream_t stream;         // of the newest call
 	bool used;
+	cudaError_t lost; // why work that was enqueued cannot be told from what comes later, or cudaSuccess
 };
 
 // together is for copies_together, or 1.
@@ -93,8 +94,11 @@ int open_ring(Ring *r, uint64_t staging, bool direct, int together, pdproj_error
 // Finishes what waits to be copied, and frees everything.
 void close_ring(Ring *r);
 
-// Orders the call behind earlier ones if they used another stream.
+// Orders the call behind earlier ones if they used another stream. Fails for good once mark has.
 cudaError_t follow(Ring *r, cudaStream_t stream);
+// Orders calls to come behind what the stream holds, also where the call at hand fails half-way: the
+// workspace is shared. Where that is refused nobody knows when that work is over, and no call may come.
+cudaError_t mark(Ring *r, cudaStream_t stream);
 // Takes bytes of staging for a call; later work on the stream may write there.
 cudaError_t take(Ring *r, uint64_t bytes, cudaStream_t stream, uint8_t **out);
 // Ends a call: the ranges are copied behind what the stream holds now, at the latest when

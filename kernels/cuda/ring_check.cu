@@ -2,7 +2,8 @@
 //
 // Streams are queues of work, of which some is done at random whenever the library looks
 // or waits. A kernel writes its call's number to staging, so a copy that is made too early,
-// or of bytes that a later call has written over, brings another number. Some copies are refused, as those to memory
+// or of bytes that a later call has written over, brings another number; without staging it writes it to its
+// destination. Some copies are refused, as those to memory
 // that was given back are, and some events: then the calls concerned say so, all others arrive, no copy is made
 // twice, and none is made to memory whose call has been told of.
 #include "ring.cuh"
@@ -32,10 +33,13 @@ struct CUstream_st {
 
 namespace {
 
+constexpr int blocks = 4, slots = 1200;
+constexpr int64_t part = 256;
+
 struct Device {
 	std::vector<CUstream_st *> streams;
 	std::mt19937_64 random{7};
-	uint64_t copies = 0, refused = 0, gone_copies = 0, lost_events = 0;
+	uint64_t copies = 0, joined = 0, refused = 0, gone_copies = 0, lost_events = 0;
 	struct Slot {
 		size_t size;
 		bool told; // of the call whose bytes it gets
@@ -89,6 +93,7 @@ bool always() { return true; }
 extern "C" {
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char *cudaGetErrorString(cudaError_t) { return "simulated"; }
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 cudaError_t cudaGetDevice(int *d) { return *d = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaMalloc(void **p, size_t n) { return *p = malloc(n), cudaSuccess; }
@@ -134,7 +139,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e) {
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind, cudaStream_t s) {
 	if (device.gone.count(to)) return device.gone_copies++, cudaErrorInvalidValue;
-	device.copies++;
+	device.copies++, device.joined += n > part;
 	s->work.push_back({always, [to, from, n] { device.move(to, from, n); }});
 	return cudaSuccess;
 }
@@ -154,13 +159,10 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t t, const void *from, size_t f, si
 
 namespace {
 
-constexpr int blocks = 4, slots = 1200;
-constexpr int64_t part = 256;
-
 // What a call was, and where its bytes must be when its ticket is done.
 struct Made {
 	uint64_t ticket;
-	int n;
+	int n, apart; // parts, and how many parts lie from one to the next
 	std::vector<uint8_t> *to;
 	int gone;    // the range whose destination is no memory, or -1
 	bool shaken; // an event was lost while its copies were enqueued
@@ -171,7 +173,7 @@ void check(const Made &m) {
 		if (i == m.gone) continue;
 		for (int64_t j = 0; j < part; j += 64) {
 			uint64_t got;
-			memcpy(&got, m.to->data() + 2 * i * part + j, sizeof got);
+			memcpy(&got, m.to->data() + m.apart * i * part + j, sizeof got);
 			if (got == m.ticket) continue;
 			printf("ring: ticket %llu is done, but its bytes are of call %llu\n", (unsigned long long)m.ticket, (unsigned long long)got);
 			exit(1);
@@ -185,6 +187,7 @@ struct Play {
 	pdproj_error err;
 	pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	CUstream_st own[2];
+	bool direct;
 	std::vector<std::vector<uint8_t>> memory{slots, std::vector<uint8_t>(2 * blocks * part)};
 	std::deque<Made> open;
 
@@ -216,27 +219,31 @@ struct Play {
 
 	void call(int c) {
 		CUstream_st *s = &own[device.random() % 16 == 0];
-		// Some calls complete nothing, and parts lie apart or together.
+		// Some calls complete nothing, and parts lie apart or together at either end, or at both.
 		const int n = (int)(device.random() % (blocks + 1));
-		const int apart = 1 + (int)(device.random() % 2);
-		uint8_t *staging;
+		const int apart = 1 + (int)(device.random() % 2), apart_to = 2 - (int)(device.random() % 4 == 0);
+		uint8_t *staging = nullptr;
 		pd::follow(&r, s);
-		if (noting([&] { return (int)pd::take(&r, (uint64_t)n * 2 * part, s, &staging); })) return; // a call that fails, without a ticket
+		if (!direct && noting([&] { return (int)pd::take(&r, (uint64_t)n * 2 * part, s, &staging); })) return; // a call that fails, without a ticket
 		std::vector<uint8_t> *to = &memory[c % slots];
 		device.host[to->data()].told = false;
 		for (int i = 0; i < blocks; i++) device.gone.erase(to->data() + 2 * i * part);
 		const uint64_t ticket = r.issued + 1;
-		const int gone = n > 0 && device.random() % 24 == 0 ? (int)(device.random() % n) : -1;
+		const int gone = !direct && n > 0 && apart_to == 2 && device.random() % 24 == 0 ? (int)(device.random() % n) : -1;
 		if (gone >= 0) device.gone.insert(to->data() + 2 * gone * part);
 		pd::Range ranges[blocks];
-		for (int i = 0; i < n; i++) ranges[i] = {to->data() + 2 * i * part, staging + apart * i * part, part};
-		s->work.push_back({always, [=] {
-							   for (int i = 0; i < n; i++) {
-								   for (int64_t j = 0; j < part; j += 64) memcpy(staging + apart * i * part + j, &ticket, sizeof ticket);
+		for (int i = 0; i < n; i++) {
+			uint8_t *const at = to->data() + apart_to * i * part;
+			ranges[i] = {at, direct ? at : staging + apart * i * part, part};
+		}
+		const std::vector<pd::Range> made(ranges, ranges + n);
+		s->work.push_back({always, [made, ticket] {
+							   for (const pd::Range &m : made) {
+								   for (int64_t j = 0; j < part; j += 64) memcpy((uint8_t *)m.from + j, &ticket, sizeof ticket);
 							   }
 						   }});
 		uint64_t got;
-		open.push_back({ticket, n, to, gone, false});
+		open.push_back({ticket, n, apart_to, to, gone, false});
 		if (noting([&] { return (int)pd::finish(&r, ranges, n, device.random() % 8 == 0, s, &got); }) || got != ticket) {
 			Device::fail("a call is refused for what a copy came to");
 		}
@@ -249,10 +256,13 @@ struct Play {
 		if (code && lost == device.lost_events) told(open[i], code == 1 ? PDPROJ_OK : -code);
 	}
 
+	// A size of 0 is direct mode.
 	void run(uint64_t size, int together, bool unsteady, int calls) {
-		if (pd::open_ring(&r, size, false, together, &err)) exit(1);
+		direct = size == 0;
+		if (pd::open_ring(&r, size, direct, together, &err)) exit(1);
+		if (direct && (r.copies || r.memory)) Device::fail("direct mode has staging");
 		device.streams.push_back(&own[0]), device.streams.push_back(&own[1]);
-		device.unsteady = unsteady ? r.copies : nullptr;
+		device.unsteady = unsteady && !direct ? r.copies : nullptr;
 		device.host.clear(), device.gone.clear();
 		for (auto &m : memory) device.host[m.data()] = {m.size(), false};
 		for (int c = 0; c < calls; c++) {
@@ -282,14 +292,15 @@ struct Play {
 } // namespace
 
 int main() {
-	for (uint64_t size : {2 * 2 * blocks * part, 3 * 2 * blocks * part, 12 * 2 * blocks * part, 2000 * 2 * blocks * part}) {
+	for (uint64_t size : {0 * part, 2 * 2 * blocks * part, 3 * 2 * blocks * part, 12 * 2 * blocks * part, 2000 * 2 * blocks * part}) {
 		for (int together : {1, pd::copies_together}) {
 			for (int round = 0; round < 20; round++) Play().run(size, together, round % 4 == 3, 3000);
 		}
 	}
 	if (!device.refused) return printf("ring: no copy was refused, and none had to go by itself\n"), 1;
+	if (!device.joined) Device::fail("no parts were joined");
 	if (!device.gone_copies || !device.lost_events) Device::fail("nothing was refused for good");
-	printf("ring: %llu copies at the right time, %llu refused, %llu events lost\n", (unsigned long long)device.copies,
-		(unsigned long long)device.gone_copies, (unsigned long long)device.lost_events);
+	printf("ring: %llu copies at the right time, %llu of joined parts, %llu refused, %llu events lost\n", (unsigned long long)device.copies,
+		(unsigned long long)device.joined, (unsigned long long)device.gone_copies, (unsigned long long)device.lost_events);
 	return 0;
 }
