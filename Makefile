@@ -102,7 +102,7 @@ fuzz: ## every fuzz target for FUZZTIME seconds, all within FUZZTOTAL
 .PHONY: faults
 faults: $(CHECK) ## kill processes, cut connections, fill disks at FAULT_TRIES random points (Linux; root or user namespaces)
 	set -o pipefail; PDLINK_FAULT_TRIES=$(FAULT_TRIES) $(GO) test -tags faults -json -count=1 -timeout $(FAULT_TIMEOUT) \
-		-run '^Test(Faults|FullDisk|FileSizeLimit|Matrix|MatrixJobs|DropPackets|BreakCalls)$$' ./tools/pdlink | tee $(BUILD)/faults.json | $(CHECK)
+		-run '^Test(Faults|FullDisk|VerifyOnAFullDisk|ReadyOnAFullDisk|FileSizeLimit|Matrix|MatrixJobs|DropPackets|BreakCalls)$$' ./tools/pdlink | tee $(BUILD)/faults.json | $(CHECK)
 	@grep -oE '(PDLINK_FAULT_SEED=|[0-9]+ tries; |[0-9]+ full disks, )[^\"]*' $(BUILD)/faults.json
 
 .PHONY: matrix

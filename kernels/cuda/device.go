@@ -3,7 +3,9 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"unsafe"
 
@@ -66,6 +68,11 @@ func newLayout(g kernels.Geometry, ratio, block int, pre bool) layout {
 }
 
 func openDevice(g kernels.Geometry, w Weights, block int, o Options) (Projector, error) {
+	if strings.ContainsRune(o.CuBLASLt, filepath.Separator) { // else the system's loader looks for it
+		if err := whole(o.CuBLASLt); err != nil {
+			return nil, fmt.Errorf("%w: load cuBLASLt: %w (install nvidia-cublas again, or name another file)", ErrUnavailable, err)
+		}
+	}
 	lib, err := load(o.Library)
 	if err != nil {
 		return nil, err

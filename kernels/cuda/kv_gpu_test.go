@@ -68,16 +68,26 @@ func pagedLayouts() []paged {
 }
 
 // TestGatherAgainstReference gathers from shuffled pages of every layout, several
-// element sizes and head ranges, and compares with kernels.GatherKV.
+// element sizes and head ranges, and compares with kernels.GatherKV: through staging,
+// where results that lie together leave together, and straight to the destination.
 func TestGatherAgainstReference(t *testing.T) {
 	l := builtGatherer(t)
 	var e cError
-	var h uintptr
 	if code := l.kvGather(0, nil, 0, 0, 0, 0, 0, nil, nil, 0, &e); code != codeArgument {
 		t.Errorf("gather without a handle: code %d", code)
 	}
-	must(t, e.check(l.kvCreate(0, 8<<20, 0, &h, &e), "create"))
-	defer l.kvDestroy(h)
+	for name, flags := range map[string]uint32{"direct": 1, "staged": 2} {
+		t.Run(name, func(t *testing.T) {
+			var h uintptr
+			must(t, e.check(l.kvCreate(0, 8<<20, flags, &h, &e), "create"))
+			defer l.kvDestroy(h)
+			gatherAll(t, l, h)
+		})
+	}
+}
+
+func gatherAll(t *testing.T, l *gatherer, h uintptr) {
+	t.Helper()
 	rng := rand.New(rand.NewPCG(11, 13))
 	for _, layout := range pagedLayouts() {
 		for _, c := range []struct{ heads, dim, elem, page, block, first, end int }{

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 
 	"github.com/ebitengine/purego"
 )
@@ -20,6 +21,11 @@ func load(path string) (*library, error) {
 			if beside := filepath.Join(filepath.Dir(exe), path); isFile(beside) {
 				path = beside
 			}
+		}
+	}
+	if strings.ContainsRune(path, filepath.Separator) { // else the system's loader looks for it
+		if err := whole(path); err != nil {
+			return nil, fmt.Errorf("%w: load libpdproj.so: %w (make cuda builds it)", ErrUnavailable, err)
 		}
 	}
 	runtime.LockOSThread() // the reason of a failure is the thread's

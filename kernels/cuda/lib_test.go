@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"unsafe"
@@ -169,4 +170,23 @@ func TestCreateRefuses(t *testing.T) {
 	}
 	l.destroy(0)
 	l.requestFree(0, 0)
+}
+
+// TestCutLibrary: of a library that was cut short anywhere, loading fails; it does not
+// end the process.
+func TestCutLibrary(t *testing.T) {
+	path := os.Getenv("PDLINK_PDPROJ")
+	if path == "" {
+		t.Fatal("PDLINK_PDPROJ names no library to cut")
+	}
+	built, err := os.ReadFile(path)
+	must(t, err)
+	for _, n := range []int{0, 63, 4096, len(built) / 3, len(built) / 2, len(built) - 5000, len(built) - 1} {
+		cut := filepath.Join(t.TempDir(), "libpdproj.so")
+		must(t, os.WriteFile(cut, built[:n], 0o600))
+		_, err := load(cut)
+		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), cut) || !strings.Contains(err.Error(), "make cuda") {
+			t.Errorf("%d of %d bytes: %v, want one that names the file and the cure", n, len(built), err)
+		}
+	}
 }
