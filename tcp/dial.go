@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"pdlink/transport"
-	"pdlink/transport/codec"
 	"pdlink/transport/keys"
 	"pdlink/transport/seal"
 	"pdlink/transport/session"
@@ -304,9 +303,9 @@ func (l *Link) start(a *arrival) (transport.Conn, error) {
 		f.Link = l.o.Carrier.Link()
 		top = newCarried(d, a.carried)
 	} else {
-		d.compress(l.newPacking(a.agreed.Features, a.agreed.Sum, len(a.lanes), a.ctl.sock))
+		d.compress(l.newPacking(a.agreed.Features, a.agreed.Sum, d, a.ctl.sock))
 		f.Codecs = codecNames(a.agreed.Features)
-		f.ZeroCopy = f.Codecs == "" || l.o.Compress == codec.Auto // that codes only where copying is not what takes time
+		f.ZeroCopy = f.Codecs == "" // else either end may pack frames whenever it likes
 	}
 	if a.guard != nil {
 		if err := d.protect(a.guard); err != nil {

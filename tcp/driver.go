@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pdlink/transport"
+	"pdlink/transport/codec"
 	"pdlink/transport/session"
 	"pdlink/transport/wire"
 )
@@ -22,6 +23,7 @@ type driver struct {
 	maxPayload int
 	linger     time.Duration // bound of the wait in Close
 	closed     atomic.Bool
+	governor   *codec.Governor // of a connection that agreed on a codec; nil: of no other
 
 	// reading and writing are held by the calls on the control socket. Close
 	// takes them to know that nobody else touches the socket before it reads
@@ -60,12 +62,31 @@ func (d *driver) compress(p *packing) {
 	if p == nil {
 		return
 	}
+	d.governor = p.governor
 	for i := range d.lanes {
 		if !p.governor.Idle() {
 			d.lanes[i].pack = &packer{packing: p}
 		}
 		d.lanes[i].unpack = &unpacker{packing: p}
 	}
+}
+
+// delivered is how many bytes have left the buffers of the lanes; false: the system does
+// not tell. Socket by socket, for codec.Place.
+func (d *driver) delivered() (uint64, bool) {
+	sum := uint64(0)
+	for i := range d.lanes {
+		raw, err := d.lanes[i].conn.SyscallConn()
+		if err != nil {
+			return 0, false
+		}
+		n, ok := uint64(0), false
+		if raw.Control(func(fd uintptr) { n, ok = left(int(fd)) }) != nil || !ok {
+			return 0, false
+		}
+		sum += n
+	}
+	return sum, true
 }
 
 // protect gives each lane its keys, where g says that frames are sealed. It is called

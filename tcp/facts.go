@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"context"
 	"fmt"
 	"syscall"
 	"time"
@@ -49,6 +50,15 @@ type conn struct {
 }
 
 var _ SocketReporter = (*conn)(nil)
+
+// Open implements transport.Conn. That other hosts send parts of the transfer, over the
+// same link to the receiver, is what the codec's governor has to know.
+func (c *conn) Open(ctx context.Context, r transport.Request) (transport.Outgoing, error) {
+	if c.d.governor != nil {
+		c.d.governor.Share(r.Parts)
+	}
+	return c.Conn.Open(ctx, r) //nolint:wrapcheck // the session's own error
+}
 
 // Sockets implements SocketReporter.
 func (c *conn) Sockets() []SocketFacts {

@@ -33,7 +33,7 @@ type lane struct {
 // write sends header and payload with one vectored write (more only when the
 // socket buffer is full).
 func (l *lane) write(header, payload []byte) error {
-	if l.pack == nil {
+	if l.pack == nil || l.pack.rests() {
 		return l.writeSealed(header, payload)
 	}
 	begin := time.Now()

@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"pdlink/transport"
+	"pdlink/transport/codec"
 	"pdlink/transport/session"
 )
 
 func TestConnectionCarriesTransfersBothWays(t *testing.T) {
-	l, s, _ := listen(t, Options{Lanes: 3})
+	l, s, _ := listen(t, Options{Lanes: 3, Compress: codec.Off})
 	a, b := connect(t, l, s)
 	for _, c := range []transport.Conn{a, b} {
 		f := c.Facts()

@@ -65,7 +65,10 @@ type Options struct {
 	// codec.Auto, they are where the link is so slow that it pays, as
 	// codec.Governor measures it, and never within a host. A
 	// mode that names a codec codes all of them, and codec.Off none, in either
-	// direction. Lanes of a Carrier and Unix sockets are never coded.
+	// direction. Lanes of a Carrier and Unix sockets are never coded. A lane that
+	// sends coded frames has memory for it beside the ring, at the most a frame's
+	// payload and 1 MiB, and one that gets them as much; where nothing is coded there
+	// is none.
 	Compress codec.Mode
 
 	// Carrier makes the lanes of the link's connections in place of sockets; the
@@ -135,6 +138,7 @@ type Link struct {
 	kind  kind
 
 	acceptTime time.Duration // how long a complete connection waits for Accept
+	meter      codec.Meter   // of what its connections send
 
 	sums func() []string // measures when it is first called; nil: Options.Session.Sums
 }

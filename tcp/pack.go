@@ -19,16 +19,22 @@ import (
 type packing struct {
 	governor *codec.Governor
 	takes    []codec.ID // that were agreed
+	every    int        // frames of a lane between two looks at whether the governor still rests
 	checked  bool       // pieces carry sums, so that a payload that cannot be decoded is damaged like any other
 }
 
 // packer codes the payloads of a lane, one goroutine at a time, and unpacker decodes
 // them, one too.
+//
+// Each has memory beside the ring while its lane codes, or gets coded frames: packer at
+// the most codec.Room of a frame's payload, unpacker as much, and each less than 1 MiB
+// for its codec. It is given back when the governor rests, or plainFrames have come.
 type packer struct {
 	*packing
 	enc     codec.Encoder
 	head    [wire.MaxHeader]byte // of the packed frame
-	payload []byte               // its payload; grows to the largest that is coded
+	payload []byte               // its payload; grows to what the largest needs
+	passed  int                  // frames since the last look at whether the governor still rests
 
 	coding      time.Duration // of the frame at hand
 	coded       codec.ID      // of the same
@@ -41,6 +47,7 @@ type unpacker struct {
 	*packing
 	dec     codec.Decoder
 	payload []byte // of the packed frame that is read; grows to the largest
+	plains  int    // frames in a row that were not packed, while there is a payload
 
 	coded codec.ID // of the frame at hand
 	raw   int      // of the same
@@ -59,22 +66,47 @@ func (o *outcome) get() (saved int, codecName string) {
 	return int(v >> 8), codec.ID(v & 0xff).Name()
 }
 
+// clear is set(None), which a frame that nobody looks at need not pay for twice.
+func (o *outcome) clear() {
+	if o.v.Load() != 0 {
+		o.v.Store(0)
+	}
+}
+
+// rests reports whether the governor wants nothing of the frame at hand, which then
+// goes as it is. That costs two atomic loads, and now and then a look at the clock.
+func (p *packer) rests() bool {
+	if !p.governor.Resting() {
+		return false
+	}
+	if p.passed++; p.passed >= p.every {
+		p.passed = 0
+		if !p.governor.Rest(time.Now()) {
+			return false
+		}
+	}
+	if p.payload != nil {
+		p.payload, p.enc = nil, codec.Encoder{}
+	}
+	p.last.clear()
+	return true
+}
+
 // pack returns the frame as it goes on the wire, valid until the next call.
 func (p *packer) pack(header, payload []byte) (head, body []byte) {
 	p.coding, p.coded, p.raw, p.stored = 0, codec.None, len(payload), len(payload)
 	id, try := p.governor.Next(len(payload))
-	n := 0
-	begin := time.Now()
-	switch {
-	case len(try) > 0:
-		if id = p.try(try, payload); id != codec.None {
-			n = p.enc.Encode(id, p.payload, payload)
-		}
-	case id != codec.None:
-		p.grow(len(payload))
-		n = p.enc.Encode(id, p.payload, payload)
-	default:
+	if id == codec.None && len(try) == 0 {
 		return header, payload
+	}
+	begin := time.Now()
+	p.grow(codec.Room(len(payload)))
+	if len(try) > 0 {
+		id = p.try(try, payload)
+	}
+	n := 0
+	if id != codec.None {
+		n = p.enc.Encode(id, p.payload, payload)
 	}
 	p.coding = time.Since(begin)
 	if n == 0 {
@@ -90,7 +122,6 @@ func (p *packer) pack(header, payload []byte) (head, body []byte) {
 
 // try measures codecs on a payload. Each is warmed up on a part of it.
 func (p *packer) try(ids []codec.ID, payload []byte) codec.ID {
-	p.grow(len(payload))
 	for _, id := range ids {
 		p.enc.Encode(id, p.payload, payload[:len(payload)/8])
 		begin := time.Now()
@@ -122,6 +153,13 @@ func (u *unpacker) plain(header []byte, stored int) (codec.ID, error) {
 	}
 	u.coded, u.raw = codec.ID(id), raw
 	u.last.set(u.coded, raw, stored)
+	if u.coded != codec.None {
+		u.plains = 0
+	} else if u.payload != nil {
+		if u.plains++; u.plains == plainFrames {
+			u.payload, u.dec, u.plains = nil, codec.Decoder{}, 0
+		}
+	}
 	return u.coded, nil
 }
 
@@ -165,8 +203,9 @@ func agreedCodecs(features []string) (ids []codec.ID) {
 	return ids
 }
 
-// newPacking is what a connection with these features has; nil: no codec was agreed.
-func (l *Link) newPacking(features []string, sum string, lanes int, c addressed) *packing {
+// newPacking is what a connection with these features has, whose lanes are d's; nil: no
+// codec was agreed.
+func (l *Link) newPacking(features []string, sum string, d *driver, c addressed) *packing {
 	ids := agreedCodecs(features)
 	if len(ids) == 0 {
 		return nil
@@ -176,9 +215,12 @@ func (l *Link) newPacking(features []string, sum string, lanes int, c addressed)
 		m = codec.Off // there is no wire
 	}
 	return &packing{
-		governor: codec.NewGovernor(m, ids, lanes, runtime.GOMAXPROCS(0)),
-		takes:    ids,
-		checked:  sum != transport.SumNone,
+		governor: codec.NewGovernor(m, ids, codec.Place{
+			Lanes: len(d.lanes), Cores: runtime.GOMAXPROCS(0), Meter: &l.meter, Delivered: d.delivered,
+		}),
+		takes:   ids,
+		every:   max(leastFrames, restFrames/len(d.lanes)),
+		checked: sum != transport.SumNone,
 	}
 }
 

@@ -79,6 +79,18 @@ const (
 	// of 1 MiB.
 	aheadBytes = wire.MaxHeader
 
+	// restFrames is how many frames of a connection go by between two looks at whether
+	// its governor still rests. A look costs a clock's reading and a lock, up to 0.5 µs
+	// where the clock is a virtual machine's; at 1 Gbit/s they come twice a second with
+	// frames of 4 MiB. A lane lets at least leastFrames of its own go by.
+	restFrames  = 16
+	leastFrames = 4
+
+	// plainFrames is how many frames in a row have to come as they are for a lane to
+	// give back its memory for packed ones: more than a governor's period of plain
+	// payloads has, up to some Gbit/s.
+	plainFrames = 256
+
 	// openStep is how many bytes of a sealed payload are read before they are
 	// opened: a part that is still in the second-level cache, of whole records.
 	openStep = 2 * seal.DefaultRecord

@@ -66,3 +66,13 @@ func readSocket(fd int, f *SocketFacts) bool {
 	f.Retransmits = info.Txretransmitpackets
 	return true
 }
+
+// left is how many bytes the socket has sent, each counted once: XNU has no count of what
+// was acknowledged, which is less by no more than the window.
+func left(fd int) (uint64, bool) {
+	info, err := unix.GetsockoptTCPConnectionInfo(fd, unix.IPPROTO_TCP, unix.TCP_CONNECTION_INFO)
+	if err != nil || info.Txbytes < info.Txretransmitbytes {
+		return 0, false
+	}
+	return info.Txbytes - info.Txretransmitbytes, true
+}

@@ -61,3 +61,13 @@ func readSocket(fd int, f *SocketFacts) bool {
 	f.Retransmits = uint64(info.Total_retrans)
 	return true
 }
+
+// left is how many bytes the peer has acknowledged since the socket was connected; false:
+// the kernel does not count them (before 4.1, and some that only look like Linux).
+func left(fd int) (uint64, bool) {
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil {
+		return 0, false
+	}
+	return info.Bytes_acked, info.Bytes_acked > 0 // the handshake of a lane counts
+}

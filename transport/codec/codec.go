@@ -51,12 +51,16 @@ type Encoder struct {
 	bf bf16Encoder
 }
 
+// Room is how long the coded form of a payload of n bytes may be at the most: more
+// memory than that Encode does not use.
+func Room(n int) int { return max(0, n-n/minGain-1) }
+
 // Encode writes the coded form of src to dst, which must not overlap it, and
 // returns its length. It returns 0 where that would not be smaller than src by a
 // part of minGain, or not fit in dst: src then travels as it is. What is in dst
 // behind the returned length means nothing.
 func (e *Encoder) Encode(id ID, dst, src []byte) int {
-	limit := min(len(dst), len(src)-len(src)/minGain-1)
+	limit := min(len(dst), Room(len(src)))
 	if limit < 1 {
 		return 0
 	}

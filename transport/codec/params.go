@@ -24,15 +24,29 @@ const (
 
 // The rule's numbers.
 const (
-	// maxRate is the rate in bytes a second from which Auto does not even try. 2.5
-	// Gbit/s Ethernet carries 295e6 of payload. From 5 Gbit/s on a core is not fast
-	// enough for a lane, and 10 Gbit/s are not reached beside codecs at all.
+	// maxRate is the rate of a link in bytes a second from which Auto does not even
+	// try. 2.5 Gbit/s Ethernet carries 295e6 of payload. From 5 Gbit/s on a core is not
+	// fast enough for a lane, and 10 Gbit/s are not reached beside codecs at all.
 	maxRate = 400e6
 
-	// minPeriod and minFrames are what a rate is measured over: the 4 MiB that a
-	// socket's buffer takes at once are a seventh of what 1 Gbit/s carries meanwhile.
+	// maxParts bounds what Share believes: transport.MaxParts.
+	maxParts = 64
+
+	// minPeriod and minFrames are what a rate is measured over: some ten times the
+	// round trip of a link whose queues are full, and enough writes that those cut by
+	// the period's ends do not count.
 	minPeriod = 250 * time.Millisecond
 	minFrames = 8
+
+	// bufferBytes is what the buffer of a socket takes at once, where nobody can ask
+	// it: the largest that Linux gives by itself, and as much as macOS does. At 100
+	// Mbit/s that would be a third of a second for nothing.
+	bufferBytes = 4 << 20
+
+	// rateLasts is how long a rate counts for the sum of a Meter: until the others'
+	// periods that it fell into are over, with the frames by which a rest may end late.
+	// At 1 Gbit/s three connections fit in one after the other, which is below maxRate.
+	rateLasts = 3 * minPeriod
 
 	// maxGap between two payloads ends a period without a verdict: one transfer is
 	// over, and the next has not begun.
@@ -41,6 +55,11 @@ const (
 	// minWaiting is the part of their time that lanes spend in writes where the link
 	// is what they wait for. A source that is as fast as its link leaves less.
 	minWaiting = 0.7
+
+	// minFilling is how many times what the link carries is written where it is what
+	// lanes wait for, though no write has to wait yet: many lanes have large buffers. A
+	// source that is slow has one payload of minFrames on its way, not more.
+	minFilling = 1.25
 
 	// onGain is what coding has to promise. A smaller gain drowns in what the rate of
 	// a link does by itself. That it is above keepGain is the rule's hysteresis.
@@ -72,4 +91,9 @@ const (
 	// nothing later.
 	firstPause = 2 * time.Second
 	lastPause  = 2 * time.Minute
+
+	// fastPause is how long nobody looks at a link that carries maxRate. A transfer
+	// that moves to a slow link finds out after that; measuring, a twentieth of the
+	// time, costs 0.2 µs a frame.
+	fastPause = 5 * time.Second
 )
