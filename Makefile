@@ -142,19 +142,21 @@ bench-front: ## what the front door adds to a warm request, and 64 streams throu
 
 .PHONY: cuda
 cuda: ## the CUDA projection for all GPUs, x86-64 and arm64, and what of its tests needs no GPU (nvcc from PATH or PyPI)
-	kernels/cuda/build.sh $(BUILD)/cuda all
-	GO='$(GO)' kernels/cuda/test.sh $(BUILD)/cuda host
-	GO='$(GO)' QEMU='$(QEMU)' kernels/cuda/test.sh $(BUILD)/cuda arm64
+	kernels/cuda/build.sh '$(BUILD)/cuda' all
+	GO='$(GO)' kernels/cuda/test.sh '$(BUILD)/cuda' host
+	GO='$(GO)' QEMU='$(QEMU)' kernels/cuda/test.sh '$(BUILD)/cuda' arm64
 
 .PHONY: cuda-test
-cuda-test: ## the same on a GPU against the reference; without one it lists what was not run
-	kernels/cuda/build.sh $(BUILD)/cuda lib
-	GO='$(GO)' kernels/cuda/test.sh $(BUILD)/cuda gpu
+cuda-test: ## on a GPU: against the reference, then under compute-sanitizer; without one it lists what was not run
+	@set -e; for part in lib bench plain; do kernels/cuda/build.sh '$(BUILD)/cuda' $$part; done
+	GO='$(GO)' kernels/cuda/test.sh '$(BUILD)/cuda' gpu
+	kernels/cuda/test.sh '$(BUILD)/cuda' sanitize
 
 .PHONY: cuda-bench
-cuda-bench: ## on a GPU: the projection against the bare matrix products
-	kernels/cuda/build.sh $(BUILD)/cuda bench
-	$(BUILD)/cuda/bench all
+cuda-bench: ## on a GPU: the projection against the bare matrix products and PyTorch, then six minutes of soak (PYTHON=one with torch)
+	kernels/cuda/build.sh '$(BUILD)/cuda' bench
+	PYTHON='$(PYTHON)' kernels/cuda/test.sh '$(BUILD)/cuda' bench
+	kernels/cuda/test.sh '$(BUILD)/cuda' soak 6
 
 .PHONY: lint
 lint: lint-mod lint-go lint-vet lint-python ## go.mod, formatting, vet on all platforms, golangci-lint, ruff
