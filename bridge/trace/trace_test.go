@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -254,26 +255,128 @@ func TestOff(t *testing.T) {
 }
 
 // TestBound says that a recorder that is full counts what it does not keep, and that
-// spans that overlap never share a line, however many there are.
+// spans that overlap never share a line, however many there are, in any row.
 func TestBound(t *testing.T) {
-	rec := trace.New(trace.Options{Max: 100})
-	open := make([]trace.Span, 120)
-	for i := range open {
-		open[i] = rec.Begin(trace.Sync, "sync")
-	}
-	for i, s := range open {
-		s.End(i, 0)
-	}
-	events, dropped := read(t, rec)
-	spans := 0
-	for _, e := range events {
-		if e.Ph == "X" {
-			spans++
+	rec := trace.New(trace.Options{Max: 400})
+	for _, row := range []trace.Row{trace.Sync, trace.Send} {
+		open := make([]trace.Span, 150)
+		for i := range open {
+			open[i] = rec.Begin(row, row.String())
+		}
+		for i, s := range open {
+			s.End(i, 0)
 		}
 	}
-	if spans != 100 || dropped != 20 {
-		t.Errorf("%d spans and %d dropped", spans, dropped)
+	for range 120 { // one after the other, in the first line
+		rec.Begin(trace.Sync, "later").End(trace.NoBlock, 0)
 	}
+	events, dropped := read(t, rec)
+	var spans []event
+	lines, rows := map[string]map[int]bool{}, map[int]string{}
+	for _, e := range events {
+		switch {
+		case e.Ph == "M" && e.Name == "thread_name":
+			rows[e.Tid] = e.Args.Name
+		case e.Ph == "X":
+			spans = append(spans, e)
+			if lines[e.Cat] == nil {
+				lines[e.Cat] = map[int]bool{}
+			}
+			lines[e.Cat][e.Tid] = true
+			if rows[e.Tid] != e.Cat {
+				t.Errorf("%+v is in row %q", e, rows[e.Tid])
+			}
+		}
+	}
+	if len(spans) != 400 || dropped != 20 {
+		t.Errorf("%d spans and %d dropped", len(spans), dropped)
+	}
+	for _, row := range []trace.Row{trace.Sync, trace.Send} {
+		if n := len(lines[row.String()]); n != 150 {
+			t.Errorf("150 spans of %v that overlap have %d lines", row, n)
+		}
+	}
+	slices.SortFunc(spans, func(a, b event) int { return cmp.Or(cmp.Compare(a.Tid, b.Tid), cmp.Compare(a.TS, b.TS)) })
+	for i, e := range spans[1:] {
+		if last := spans[i]; last.Tid == e.Tid && last.TS+last.Dur > e.TS+0.5 { // a float64 has a quarter of a microsecond here
+			t.Errorf("%+v overlaps %+v in one line", e, last)
+		}
+	}
+}
+
+// TestFileIsWholeOrUntouched: an earlier trace stays until a new one is whole, a link
+// goes on leading to its file, and nothing else is left beside it.
+func TestFileIsWholeOrUntouched(t *testing.T) {
+	dir := t.TempDir()
+	name, link, to := filepath.Join(dir, "trace.json"), filepath.Join(dir, "link.json"), filepath.Join(dir, "to.json")
+	if err := os.Symlink(to, link); err != nil {
+		t.Fatal(err)
+	}
+	holds := func(want ...string) {
+		t.Helper()
+		var is []string
+		list, err := os.ReadDir(dir)
+		for _, e := range list {
+			is = append(is, e.Name())
+		}
+		if err != nil || !slices.Equal(is, want) {
+			t.Errorf("%v: %q, want %q", err, is, want)
+		}
+	}
+	if err := trace.Check(name); err != nil {
+		t.Error(err)
+	}
+	holds("link.json")
+	for _, f := range []string{name, to} {
+		if err := os.WriteFile(f, []byte("earlier"), 0o640); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, f := range []string{name, link} {
+		if err := trace.Check(f); err != nil {
+			t.Error(err)
+		}
+		if b, err := os.ReadFile(f); err != nil || string(b) != "earlier" {
+			t.Errorf("after a look: %q %v", b, err)
+		}
+	}
+	holds("link.json", "to.json", "trace.json")
+	rec := trace.New(trace.Options{})
+	if rec.Recorded() || (*trace.Recorder)(nil).Recorded() {
+		t.Error("nothing was recorded")
+	}
+	rec.Begin(trace.Write, "write").End(0, 1)
+	if !rec.Recorded() {
+		t.Error("something was recorded")
+	}
+	for _, f := range []string{name, link} {
+		if err := rec.WriteFile(f); err != nil {
+			t.Error(err)
+		}
+		if b, err := os.ReadFile(f); err != nil || !json.Valid(b) {
+			t.Errorf("%q %v", b, err)
+		}
+		if info, err := os.Stat(f); err != nil || info.Mode().Perm() != 0o640 {
+			t.Errorf("%v %v", info, err)
+		}
+	}
+	if at, err := os.Readlink(link); err != nil || at != to {
+		t.Errorf("the link: %q %v", at, err)
+	}
+	holds("link.json", "to.json", "trace.json")
+	if err := rec.WriteFile(os.DevNull); err != nil {
+		t.Error(err)
+	}
+	if info, err := os.Stat(os.DevNull); err != nil || info.Mode().IsRegular() {
+		t.Errorf("a device was replaced: %v %v", info, err)
+	}
+	for _, f := range []string{"", dir, filepath.Join(dir, "no", "such")} {
+		err := trace.Check(f)
+		if err == nil || rec.WriteFile(f) == nil || f != "" && !strings.HasPrefix(err.Error(), "open "+f+": ") {
+			t.Errorf("%q can be written: %v", f, err)
+		}
+	}
+	holds("link.json", "to.json", "trace.json")
 }
 
 // TestWriteFails says that a disk that is full is told of.

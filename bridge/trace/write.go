@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -35,22 +34,6 @@ type nameArgs struct {
 
 type orderArgs struct {
 	Order int `json:"sort_index"`
-}
-
-// maxLanes bounds how many spans of one row are drawn beside each other.
-const maxLanes = 64
-
-// WriteFile writes the trace to a file, which is made or emptied.
-func (r *Recorder) WriteFile(name string) (err error) {
-	if r == nil {
-		return nil
-	}
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
-	if err != nil {
-		return fmt.Errorf("write trace: %w", err)
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	return r.Write(f)
 }
 
 // Write writes what was recorded so far as trace JSON. A recorder that is off writes
@@ -86,24 +69,21 @@ func (r *Recorder) Write(w io.Writer) error {
 }
 
 // events puts the names of the rows that are in use, and the spans. Spans of a row
-// that overlap are drawn beside each other.
+// that overlap are drawn beside each other, each in a line of its own, however many
+// they are.
 func (r *Recorder) events(spans []span, put func(event) error) error {
 	slices.SortStableFunc(spans, func(a, b span) int { return cmp.Or(cmp.Compare(a.row, b.row), cmp.Compare(a.begin, b.begin)) })
 	base := r.began.UnixNano()
-	var ends []int64 // of the lanes of the row at hand
-	var row Row
+	var lines lines // of the row at hand
+	first := 1      // thread of its first one
 	for i, s := range spans {
-		if i == 0 || s.row != row {
-			row, ends = s.row, ends[:0]
+		if i > 0 && s.row != spans[i-1].row {
+			first += lines.n
+			lines.clear()
 		}
-		lane := slices.IndexFunc(ends, func(end int64) bool { return end <= s.begin })
-		thread := 1 + int(s.row)*maxLanes + max(0, lane)
-		switch {
-		case lane >= 0:
-			ends[lane] = s.end
-		case len(ends) < maxLanes:
-			thread += len(ends)
-			ends = append(ends, s.end)
+		line, made := lines.take(s.begin, s.end)
+		thread := first + line
+		if made {
 			for _, ev := range []event{
 				{Name: "thread_name", Phase: "M", Thread: thread, Args: nameArgs{s.row.String()}},
 				{Name: "thread_sort_index", Phase: "M", Thread: thread, Args: orderArgs{thread}},
