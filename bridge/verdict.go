@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"pdlink/transport"
 )
@@ -139,11 +140,17 @@ func ParseVerdict(b []byte) (Verdict, error) {
 	return v, nil
 }
 
-// printable makes a peer's text fit for a terminal: one line, no control
-// characters, at most transport.MaxReason bytes.
-func printable(s string) string {
-	if len(s) > transport.MaxReason {
-		s = s[:transport.MaxReason]
+// printable is Printable of a text that may be as long as a reason.
+func printable(s string) string { return Printable(s, transport.MaxReason) }
+
+// Printable makes a text of somebody else fit for a terminal: one line, no control or
+// invisible characters, at most limit bytes, and no character cut in two.
+func Printable(s string, limit int) string {
+	if len(s) > limit {
+		for limit > 0 && !utf8.RuneStart(s[limit]) {
+			limit--
+		}
+		s = s[:limit]
 	}
 	return strings.Map(func(r rune) rune {
 		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {

@@ -231,7 +231,7 @@ func (w *Watch) settled(s *stream) {
 
 func (s *stream) bytes(n transport.Stats) LinkBytes {
 	k := s.conn.key()
-	return LinkBytes{Link: k.link, Sealed: k.sealed, Bytes: n.Bytes}
+	return LinkBytes{Link: k.link, Sealed: k.sealed, Bytes: n.Bytes, Saved: n.Saved, Codec: n.Codec}
 }
 
 // add adds what a stream counted.
@@ -242,6 +242,7 @@ func (l *Link) add(s *stream, n transport.Stats) {
 		l.Sent += n.Bytes
 		l.Resent += n.RepeatBytes
 	}
+	l.Saved += n.Saved
 	l.Damaged += n.BadPiece
 }
 

@@ -15,7 +15,7 @@ func (t Transfer) log(l *slog.Logger) {
 	l.LogAttrs(context.Background(), level, "transfer",
 		slog.String("transfer", t.Transfer), slog.String("state", t.State), slog.String("reason", t.Reason),
 		slog.Int("blocks", t.Blocks), slog.Int("total", t.Total), slog.Int("present", t.Present), slog.Int("tokens", t.Tokens),
-		slog.Uint64("bytes", t.Bytes), slog.Uint64("bad", t.Bad), slog.Float64("seconds", t.Seconds), slog.Float64("engine_seconds", t.Engine),
+		slog.Uint64("bytes", t.Bytes), slog.Uint64("saved", t.Saved()), slog.Uint64("bad", t.Bad), slog.Float64("seconds", t.Seconds), slog.Float64("engine_seconds", t.Engine),
 		slog.String("links", linkWords(t.Links)), slog.String("peers", strings.Join(t.Peers, ", ")))
 }
 

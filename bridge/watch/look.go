@@ -138,6 +138,7 @@ func (w *Watch) lookStreams(s *State, now time.Time) {
 		})
 	}
 	for _, l := range live {
+		slices.SortFunc(l.Links, byBytes)
 		for _, b := range l.Links {
 			l.Bytes += b.Bytes
 		}

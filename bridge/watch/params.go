@@ -1,6 +1,10 @@
 package watch
 
-import "time"
+import (
+	"time"
+
+	"pdlink/transport"
+)
 
 // Bounds, each with its reason.
 const (
@@ -22,6 +26,10 @@ const (
 	// maxText bounds a text of a peer, in bytes: a name, an address, a reason. A reason
 	// that is cut is whole in the log.
 	maxText = 300
+
+	// maxLogged bounds a reason in a log line, in bytes: four times what a peer may say,
+	// since what is found here may stand around it.
+	maxLogged = 4 * transport.MaxReason
 
 	// storeWait is how long a look at the store may take: statfs of a disk takes
 	// microseconds, of a file server milliseconds.

@@ -5,7 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
+
+	"pdlink/bridge"
 )
 
 // LinkBytes is what one link carried of a transfer.
@@ -13,6 +14,9 @@ type LinkBytes struct {
 	Link   string `json:"link"`   // scheme, one of Links
 	Sealed bool   `json:"sealed"` // the bytes travelled encrypted
 	Bytes  uint64 `json:"bytes"`  // payload
+
+	Saved uint64 `json:"saved,omitempty"` // of Bytes, those that a codec kept off the wire
+	Codec string `json:"codec,omitempty"` // that did so
 }
 
 // Transfer is one that ended, at either end.
@@ -34,6 +38,14 @@ type Transfer struct {
 	// Engine is the seconds that the engine took to read the prompt, where this end asked
 	// it.
 	Engine float64 `json:"engine_seconds,omitempty"`
+}
+
+// Saved is how many of its bytes codecs kept off the wire.
+func (t Transfer) Saved() (n uint64) {
+	for _, l := range t.Links {
+		n += l.Saved
+	}
+	return n
 }
 
 // Verdict is the transfer's outcome in one text: "complete", "partial 3/5: why".
@@ -99,6 +111,7 @@ type Link struct {
 	Received    uint64  `json:"received_bytes"`
 	Sent        uint64  `json:"sent_bytes"`
 	Resent      uint64  `json:"resent_bytes"` // of Sent, what the link sent again by itself
+	Saved       uint64  `json:"saved_bytes"`  // of Received and Sent, what a codec kept off the wire
 	Damaged     uint64  `json:"damaged_pieces"`
 	Rate        float64 `json:"rate"` // bytes a second, both ways, since the State before
 }
@@ -195,18 +208,12 @@ func linkName(text string) string {
 	return "other"
 }
 
-// printable makes a peer's text fit to be shown: one line, no control or invisible
-// characters, at most maxText bytes.
+// printable makes a peer's text fit to be shown, in about maxText bytes.
 func printable(s string) string {
-	if len(s) > maxText {
-		s = s[:maxText] + "..."
+	if len(s) <= maxText {
+		return bridge.Printable(s, maxText)
 	}
-	return strings.Map(func(r rune) rune {
-		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, s)
+	return bridge.Printable(s, maxText) + "..."
 }
 
 // addBytes sums bytes up by link.
@@ -214,6 +221,8 @@ func addBytes(list []LinkBytes, l LinkBytes) []LinkBytes {
 	for i := range list {
 		if list[i].Link == l.Link && list[i].Sealed == l.Sealed {
 			list[i].Bytes += l.Bytes
+			list[i].Saved += l.Saved
+			list[i].Codec = cmp.Or(l.Codec, list[i].Codec)
 			return list
 		}
 	}
@@ -228,8 +237,13 @@ func shown[T any](list []T) []T {
 	return list[:min(len(list), maxShown)]
 }
 
-func byLink(a, b Link) int {
-	return cmp.Or(cmp.Compare(a.Link, b.Link), cmp.Compare(truth(a.Sealed), truth(b.Sealed)))
+func byLink(a, b Link) int { return linkOrder(a.Link, b.Link, a.Sealed, b.Sealed) }
+
+func byBytes(a, b LinkBytes) int { return linkOrder(a.Link, b.Link, a.Sealed, b.Sealed) }
+
+// linkOrder is the order in which links are shown.
+func linkOrder(a, b string, sealedA, sealedB bool) int {
+	return cmp.Or(cmp.Compare(a, b), cmp.Compare(truth(sealedA), truth(sealedB)))
 }
 
 func truth(b bool) int {

@@ -26,7 +26,7 @@ func Phases() []string {
 	return []string{PhaseWrite, PhaseSync, PhaseSeal, PhasePublish, PhaseSettle, PhaseEngine}
 }
 
-// Target is a target whose phases are told to the Sink when it closes.
+// Target is a target whose phases are told to the Sink when it closes: those that there were.
 func (w *Watch) Target(t bridge.Target) bridge.Target {
 	if w.o.Sink == nil {
 		return t
@@ -41,7 +41,8 @@ type target struct {
 	write, sync, seal, publish, setle atomic.Int64 // nanoseconds
 }
 
-func spent(sum *atomic.Int64, since time.Time) { sum.Add(int64(time.Since(since))) }
+// spent adds what a call took: something, also where the clock did not move.
+func spent(sum *atomic.Int64, since time.Time) { sum.Add(max(1, int64(time.Since(since)))) }
 
 // Write implements bridge.Target.
 func (t *target) Write(block int, off int64, p []byte) error {
@@ -80,7 +81,9 @@ func (t *target) Close() error {
 		name string
 		sum  *atomic.Int64
 	}{{PhaseWrite, &t.write}, {PhaseSync, &t.sync}, {PhaseSeal, &t.seal}, {PhasePublish, &t.publish}, {PhaseSettle, &t.setle}} {
-		t.sink.Phase(p.name, time.Duration(p.sum.Load()))
+		if took := p.sum.Load(); took > 0 { // else it had none: nothing had to be written, or there was no sync
+			t.sink.Phase(p.name, time.Duration(took))
+		}
 	}
 	return err
 }

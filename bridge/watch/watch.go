@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"pdlink/bridge"
 	"pdlink/transport"
 )
 
@@ -164,7 +165,8 @@ func (w *Watch) Dial(link string, how Attempt) {
 // Ended notes how a transfer ended. Links, Peers, Tokens and Ended are filled in where
 // they are not there and known.
 func (w *Watch) Ended(t Transfer) {
-	t.Transfer, t.Reason = printable(t.Transfer), printable(t.Reason)
+	reason := t.Reason
+	t.Transfer, t.Reason = printable(t.Transfer), printable(reason)
 	if t.Ended.IsZero() {
 		t.Ended = time.Now()
 	}
@@ -176,7 +178,7 @@ func (w *Watch) Ended(t Transfer) {
 			t.Tokens = (t.Blocks - t.Present) * e.tokens
 		}
 		if t.Links == nil {
-			t.Links = slices.Clone(e.settled)
+			t.Links = slices.SortedFunc(slices.Values(e.settled), byBytes)
 		}
 		if t.Peers == nil {
 			t.Peers = e.peers
@@ -189,24 +191,27 @@ func (w *Watch) Ended(t Transfer) {
 	}
 	w.done.add(t)
 	w.mu.Unlock()
-	w.tell(t)
+	w.tell(t, reason)
 }
 
 // Refused notes an offer that was refused; a transfer of its id may be open.
 func (w *Watch) Refused(t Transfer) {
-	t.Transfer, t.Reason, t.Ended = printable(t.Transfer), printable(t.Reason), time.Now()
+	reason := t.Reason
+	t.Transfer, t.Reason, t.Ended = printable(t.Transfer), printable(reason), time.Now()
 	w.mu.Lock()
 	w.tally.Ended[stateName(t.State)]++
 	w.done.add(t)
 	w.mu.Unlock()
-	w.tell(t)
+	w.tell(t, reason)
 }
 
-func (w *Watch) tell(t Transfer) {
+// tell tells of a transfer; the log has the whole of its reason.
+func (w *Watch) tell(t Transfer, reason string) {
 	if w.o.Sink != nil {
 		w.o.Sink.Transfer(t)
 	}
 	if w.o.Log != nil {
+		t.Reason = bridge.Printable(reason, maxLogged)
 		t.log(w.o.Log)
 	}
 }
@@ -239,7 +244,8 @@ func Outcomes() []string { return []string{"bypass", "complete", "partial", "dec
 
 // Answered notes what became of a request.
 func (w *Watch) Answered(r Request) {
-	r.Path, r.Model, r.Reason, r.ID = printable(r.Path), printable(r.Model), printable(r.Reason), printable(r.ID)
+	reason := r.Reason
+	r.Path, r.Model, r.Reason, r.ID = printable(r.Path), printable(r.Model), printable(reason), printable(r.ID)
 	if r.Ended.IsZero() {
 		r.Ended = time.Now()
 	}
@@ -261,6 +267,7 @@ func (w *Watch) Answered(r Request) {
 		w.o.Sink.Request(r)
 	}
 	if w.o.Log != nil {
+		r.Reason = bridge.Printable(reason, maxLogged)
 		r.log(w.o.Log)
 	}
 }

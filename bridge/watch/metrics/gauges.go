@@ -29,6 +29,7 @@ func figures() [][]string {
 		{"received_bytes_total", "Payload that arrived, of open transfers too, by link.", "link", "sealed"},
 		{"sent_bytes_total", "Payload that was sent, of open transfers too, by link.", "link", "sealed"},
 		{"resent_bytes_total", "Of that, what the link sent again by itself.", "link", "sealed"},
+		{"saved_bytes_total", "Of what arrived and was sent, what a codec kept off the wire, by link.", "link", "sealed"},
 		{"damaged_pieces_total", "Pieces whose checksum did not match, by link.", "link", "sealed"},
 		{"connections", "Connections that are open, by link and, where a key proves its name, peer.", "link", "sealed", "peer"},
 		{"connections_total", "Connections so far, by link.", "link", "sealed"},
@@ -120,6 +121,7 @@ func (r reading) links(s *watch.State) {
 		r.count("received_bytes_total", l.Received, l.Link, sealed)
 		r.count("sent_bytes_total", l.Sent, l.Link, sealed)
 		r.count("resent_bytes_total", l.Resent, l.Link, sealed)
+		r.count("saved_bytes_total", l.Saved, l.Link, sealed)
 		r.count("damaged_pieces_total", l.Damaged, l.Link, sealed)
 		r.count("connections_total", l.Opened, l.Link, sealed)
 	}

@@ -80,7 +80,9 @@ const (
 
 // Transfer implements watch.Sink.
 func (m *Metrics) Transfer(t watch.Transfer) {
-	m.seconds.WithLabelValues(known(t.State, watch.States())).Observe(t.Seconds)
+	if t.Seconds > 0 { // an offer that was refused, and a prompt without blocks, took none
+		m.seconds.WithLabelValues(known(t.State, watch.States())).Observe(t.Seconds)
+	}
 	if t.Engine > 0 {
 		m.Phase(watch.PhaseEngine, time.Duration(t.Engine*float64(time.Second)))
 	}
@@ -107,7 +109,9 @@ func RequestPhases() []string { return []string{"plan", "bridge", "adopt"} }
 
 // Request implements watch.Sink.
 func (m *Metrics) Request(r watch.Request) {
-	m.request.WithLabelValues(known(r.Outcome, watch.Outcomes())).Observe(r.Seconds)
+	if r.Seconds > 0 {
+		m.request.WithLabelValues(known(r.Outcome, watch.Outcomes())).Observe(r.Seconds)
+	}
 	if r.First > 0 {
 		m.first.WithLabelValues(known(r.Outcome, watch.Outcomes())).Observe(r.First)
 	}

@@ -66,6 +66,7 @@ func scrape(t *testing.T, m *Metrics) string {
 type family struct {
 	kind   string
 	labels []string
+	says   string // what README.md says it is
 }
 
 // documented are the figures of README.md.
@@ -76,8 +77,8 @@ func documented(t *testing.T) map[string]family {
 		t.Fatal(err)
 	}
 	all := map[string]family{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `(pdlink_[a-z_]+)` \\| ([a-z]+) \\| ([^|]*)\\|").FindAllStringSubmatch(string(b), -1) {
-		f := family{kind: m[2]}
+	for _, m := range regexp.MustCompile("(?m)^\\| `(pdlink_[a-z_]+)` \\| ([a-z]+) \\| ([^|]*)\\| ([^|]*) \\|").FindAllStringSubmatch(string(b), -1) {
+		f := family{kind: m[2], says: m[4]}
 		for _, l := range regexp.MustCompile("`([a-z]+)`").FindAllStringSubmatch(m[3], -1) {
 			f.labels = append(f.labels, l[1])
 		}
@@ -139,7 +140,7 @@ func TestReadmeListsEveryFigure(t *testing.T) {
 // needsConnections are the figures that only real connections make.
 func needsConnections(name string) bool {
 	return slices.Contains([]string{
-		"pdlink_received_bytes_total", "pdlink_sent_bytes_total", "pdlink_resent_bytes_total", "pdlink_damaged_pieces_total",
+		"pdlink_received_bytes_total", "pdlink_sent_bytes_total", "pdlink_resent_bytes_total", "pdlink_saved_bytes_total", "pdlink_damaged_pieces_total",
 		"pdlink_connections", "pdlink_connections_total",
 	}, name)
 }
@@ -240,6 +241,44 @@ func TestFigures(t *testing.T) {
 	alone := scrape(t, New("v2"))
 	if !strings.Contains(alone, `version="v2"} 1`) || strings.Contains(alone, "pdlink_ready") {
 		t.Error("figures of no Watch")
+	}
+}
+
+// TestNothingIsNoSample: what took no time is counted, and is in no histogram.
+func TestNothingIsNoSample(t *testing.T) {
+	m := New("v1")
+	w := watch.New(watch.Options{Sink: m})
+	m.Observe(w, func() bool { return true })
+	w.Refused(watch.Transfer{State: "declined", Reason: "no room"})
+	w.Ended(watch.Transfer{State: "skipped"})
+	w.Ended(watch.Transfer{State: "complete", Seconds: .2})
+	text := scrape(t, m)
+	for _, line := range []string{"pdlink_transfers_total{state=\"declined\"} 1\n", "pdlink_transfers_total{state=\"skipped\"} 1\n", "pdlink_transfer_seconds_count{state=\"complete\"} 1\n"} {
+		if !strings.Contains(text, line) {
+			t.Errorf("no %s", line)
+		}
+	}
+	for _, part := range []string{"_count{state=\"declined\"", "_count{state=\"skipped\"", "pdlink_transfer_bytes_count", "pdlink_transfer_phase_seconds_count"} {
+		if strings.Contains(text, part) {
+			t.Errorf("a sample: %s", part)
+		}
+	}
+}
+
+// TestFiguresSayTheirUnit: in their names, as Prometheus wants it, and what README.md says
+// of a duration or a size has one.
+func TestFiguresSayTheirUnit(t *testing.T) {
+	for name, f := range documented(t) {
+		base := strings.TrimSuffix(name, "_total")
+		unit := base[strings.LastIndex(base, "_")+1:]
+		switch {
+		case f.kind == "histogram" && !slices.Contains([]string{"seconds", "bytes", "tokens", "second"}, unit):
+			t.Errorf("%s is a histogram of %s", name, unit)
+		case strings.Contains(name, "milli") || strings.Contains(name, "_mb") || strings.HasSuffix(name, "_ms"):
+			t.Errorf("%s is in no base unit", name)
+		case f.says == "":
+			t.Errorf("README.md does not say what %s is", name)
+		}
 	}
 }
 

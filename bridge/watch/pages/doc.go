@@ -8,7 +8,8 @@
 //	/healthz  200 while the process answers
 //	/readyz   200 when it can do its work, else 503 with the reasons, one a line
 //
-// There is no login: it is for loopback or a Unix socket, and it changes nothing. Texts
-// that peers chose are on the page; they are put there as text. A client that reads slowly
-// misses states and holds nobody up. While nobody looks nothing is computed.
+// It changes nothing. It is for loopback or a Unix socket; elsewhere for who has a token.
+// Texts that peers chose are on the page; they are put there as text. A client that reads
+// slowly misses states and holds nobody up, one that reads nothing is dropped, and those
+// that only stand there make room for others. While nobody looks nothing is computed.
 package pages

@@ -15,6 +15,9 @@ const (
 	// maxClients bounds the pages that are open at a time.
 	maxClients = 32
 
+	// retryAfter is when one that was turned away may come again, in seconds.
+	retryAfter = "5"
+
 	// maxConns bounds the connections of all clients: pages, and scrapes beside them.
 	maxConns = 128
 
@@ -27,11 +30,15 @@ const (
 	// and people wait longer.
 	checkTime = 900 * time.Millisecond
 
-	// headerTime and idleTime bound what a client may take beside its answer, maxHeader
-	// what it may say.
-	headerTime = 10 * time.Second
-	idleTime   = 2 * time.Minute
-	maxHeader  = 16 << 10
+	// readTime is how long a client may take to say what it wants, idleTime how long it may
+	// want nothing, maxHeader what it may say.
+	readTime  = 10 * time.Second
+	idleTime  = 2 * time.Minute
+	maxHeader = 16 << 10
+
+	// answerTime bounds an answer other than /events, until it is read: a scrape may take
+	// eight seconds to be made.
+	answerTime = 15 * time.Second
 
 	// closeTime is how long answers may take when the server closes.
 	closeTime = time.Second

@@ -2,6 +2,8 @@ package pages
 
 import (
 	"context"
+	"crypto/sha256"
+	"crypto/subtle"
 	"embed"
 	"encoding/json"
 	"errors"
@@ -32,7 +34,13 @@ type Options struct {
 	// Checks have to succeed for the process to be ready. None: it is.
 	Checks []Check
 
-	every, check time.Duration // tests shorten them
+	// Token is what a client has to say, as a bearer token or as the password of any user.
+	// Without it /healthz and whether it is ready can be read, and nothing else. Empty:
+	// everybody may read everything.
+	Token string
+
+	every, check, read, write time.Duration // tests shorten them
+	conns                     int           // and this bound
 }
 
 // Server serves what doc.go lists. It may be used concurrently.
@@ -59,11 +67,21 @@ func New(o Options) *Server {
 	if o.check <= 0 {
 		o.check = checkTime
 	}
+	if o.read <= 0 {
+		o.read = readTime
+	}
+	if o.write <= 0 {
+		o.write = writeTime
+	}
+	if o.conns <= 0 {
+		o.conns = maxConns
+	}
 	s := &Server{o: o, health: newHealth(o.Checks, o.check)}
 	s.hub = newHub(s.look, o.every)
 	s.http = &http.Server{
-		Handler: s.handler(), ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
-		ErrorLog: log.New(io.Discard, "", 0), // what a client does wrong is its own business
+		Handler: s.handler(), ReadTimeout: o.read, WriteTimeout: answerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
+		ConnContext: withGuest,
+		ErrorLog:    log.New(io.Discard, "", 0), // what a client does wrong is its own business
 	}
 	return s
 }
@@ -77,7 +95,7 @@ func (s *Server) Serve(l net.Listener) {
 		s.local = a.Addr().Unmap().IsLoopback()
 	}
 	s.served = make(chan error, 1)
-	go func() { s.served <- s.http.Serve(&crowded{Listener: l, room: make(chan struct{}, maxConns)}) }()
+	go func() { s.served <- s.http.Serve(newHouse(l, s.o.conns)) }()
 }
 
 // Close ends the pages that are open and closes the listener. It is idempotent.
@@ -142,18 +160,43 @@ func (s *Server) handler() http.Handler {
 	})
 	mux.HandleFunc("GET /readyz", s.ready)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer attend(r)()
 		h := w.Header()
 		h.Set("Content-Security-Policy", policy)
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Cache-Control", "no-store")
-		if s.local && !ownName(r.Host) {
+		switch {
+		case r.ContentLength != 0: // nobody waits for what no page wants
+			h.Set("Connection", "close")
+			http.Error(w, "no page here takes a body", http.StatusRequestEntityTooLarge)
+		case s.local && !ownName(r.Host):
 			http.Error(w, "this address is for localhost", http.StatusForbidden)
-			return
+		case !s.allowed(r) && r.URL.Path != "/healthz" && r.URL.Path != "/readyz":
+			h.Set("WWW-Authenticate", `Basic realm="pdlink", charset="UTF-8"`)
+			http.Error(w, "this page needs the token of --metrics-token: as a bearer token, or as the password of any user", http.StatusUnauthorized)
+		default:
+			mux.ServeHTTP(w, r)
 		}
-		mux.ServeHTTP(w, r)
 	})
+}
+
+// allowed reports whether a request has the token, where there is one.
+func (s *Server) allowed(r *http.Request) bool {
+	if s.o.Token == "" {
+		return true
+	}
+	_, said, ok := r.BasicAuth()
+	if !ok {
+		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		if !strings.EqualFold(scheme, "Bearer") {
+			return false
+		}
+		said = strings.TrimSpace(token)
+	}
+	a, b := sha256.Sum256([]byte(said)), sha256.Sum256([]byte(s.o.Token)) // of one length, whatever was said
+	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }
 
 // ownName reports whether a Host header can be meant for a server on loopback: not a name
@@ -167,9 +210,12 @@ func ownName(host string) bool {
 	return err == nil || host == "" || strings.EqualFold(host, "localhost")
 }
 
-func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	lacks := s.health.lacks()
+	if len(lacks) > 0 && !s.allowed(r) {
+		lacks = []string{"not ready"} // why has names in it
+	}
 	if len(lacks) == 0 {
 		io.WriteString(w, "ready\n") //nolint:errcheck // a client that is gone needs no answer
 		return
@@ -183,6 +229,7 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	states, leave := s.hub.join()
 	if states == nil {
+		w.Header().Set("Retry-After", retryAfter)
 		http.Error(w, "enough pages are open", http.StatusServiceUnavailable)
 		return
 	}
@@ -190,13 +237,14 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no") // a proxy in front must not gather them
 	to := http.NewResponseController(w)
-	if to.Flush() != nil { // the header
+	// The request is read: what was its time must not end what is written from now on.
+	if to.SetReadDeadline(time.Time{}) != nil || to.SetWriteDeadline(time.Now().Add(s.o.write)) != nil || to.Flush() != nil {
 		return
 	}
 	for {
 		select {
 		case b := <-states:
-			if to.SetWriteDeadline(time.Now().Add(writeTime)) != nil {
+			if to.SetWriteDeadline(time.Now().Add(s.o.write)) != nil {
 				return
 			}
 			if _, err := w.Write(event(b)); err != nil || to.Flush() != nil {
@@ -214,39 +262,4 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 func event(b []byte) []byte {
 	out := append(make([]byte, 0, len(b)+8), "data: "...)
 	return append(append(out, b...), "\n\n"...)
-}
-
-// crowded is a listener that closes connections beyond its room.
-type crowded struct {
-	net.Listener
-	room chan struct{}
-}
-
-// Accept implements net.Listener.
-func (l *crowded) Accept() (net.Conn, error) {
-	for {
-		c, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		select {
-		case l.room <- struct{}{}:
-			return &counted{Conn: c, room: l.room}, nil
-		default:
-			c.Close() //nolint:errcheck // nobody was promised anything
-		}
-	}
-}
-
-// counted is a connection that takes room until it closes.
-type counted struct {
-	net.Conn
-	room chan struct{}
-	once sync.Once
-}
-
-// Close implements net.Conn.
-func (c *counted) Close() error {
-	c.once.Do(func() { <-c.room })
-	return c.Conn.Close()
 }

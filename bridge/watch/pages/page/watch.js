@@ -24,7 +24,8 @@
   };
   const clock = (t) => new Date(t).toLocaleTimeString();
   const seal = (sealed) => (sealed ? "sealed" : "in clear");
-  const links = (list) => (list || []).map((l) => l.link + " (" + seal(l.sealed) + ") " + bytes(l.bytes)).join(", ") || "–";
+  const packed = (l) => (l.codec && l.saved > 0 ? " (" + l.codec + ": " + bytes(l.bytes - l.saved) + " on the wire)" : "");
+  const links = (list) => (list || []).map((l) => l.link + " (" + seal(l.sealed) + ") " + bytes(l.bytes) + packed(l)).join(", ") || "–";
   const names = (list) => (list || []).join(", ") || "–";
   const verdict = (t) => t.state + (t.state === "partial" ? " " + t.blocks + "/" + t.total : "") + (t.reason ? ": " + t.reason : "");
 
@@ -146,8 +147,33 @@
     drawHost(s);
   };
 
-  const source = new EventSource("events");
-  source.onmessage = (e) => draw(JSON.parse(e.data));
-  source.onerror = () => status("lost", "no connection to pdlink; what is shown is old; trying again …");
-  window.addEventListener("pagehide", () => source.close());
+  // A browser opens events again by itself after a cut, but not after an answer that is none
+  // (503: enough pages are open), and it notices no cut of a cable. Both are mended here.
+  const silence = 20000; // ms without a state, which come twice a second: the connection is dead
+  const first = 1000, most = 30000; // ms until it is tried again, twice as long each time
+  let source = null, wait = first, timer = 0;
+
+  const later = (f, ms) => { clearTimeout(timer); timer = setTimeout(f, ms); };
+  const close = () => { clearTimeout(timer); if (source) source.close(); source = null; };
+  const lost = () => {
+    status("lost", "no connection to pdlink; what is shown is old; trying again …");
+    if (source && source.readyState !== EventSource.CLOSED) return; // the browser tries
+    later(open, wait * (0.75 + Math.random() / 2)); // not all pages at once
+    wait = Math.min(2 * wait, most);
+  };
+  const dead = () => { close(); lost(); };
+  const open = () => {
+    close();
+    source = new EventSource("events");
+    source.onmessage = (e) => {
+      wait = first;
+      later(dead, silence);
+      draw(JSON.parse(e.data));
+    };
+    source.onerror = lost;
+    later(dead, silence);
+  };
+  window.addEventListener("pagehide", close);
+  window.addEventListener("pageshow", (e) => { if (e.persisted) open(); });
+  open();
 })();
