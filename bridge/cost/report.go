@@ -11,7 +11,7 @@ import (
 )
 
 // SchemaName is what Report.Schema says.
-const SchemaName = "pdlink-cost/1"
+const SchemaName = "pdlink-cost/2"
 
 // Schema is the JSON schema of a Report.
 //
@@ -25,8 +25,9 @@ var ErrReport = errors.New("no report of pdlink cost")
 // one ten times as long as a usual one.
 func Lengths() []int { return []int{25_000, 82_000, 105_000, 241_000, 700_000} }
 
-// At is the length at which a report compares links: 82,000 tokens.
-const At = 82_000
+// usualAt is the length at which a report compares links: 82,000 tokens, or where it has no
+// row of that the longest that it has.
+const usualAt = 82_000
 
 // Report is what `pdlink cost --json` prints. Times are in seconds where a name does not
 // say otherwise; null is what is not known here.
@@ -41,14 +42,16 @@ type Report struct {
 	BlockTokens   int          `json:"block_tokens"`
 	Layers        int          `json:"layers"`
 	Chunk         int          `json:"chunk_tokens"`
-	Store         string       `json:"store"` // durable, written (not synchronised), or none
+	Store         string       `json:"store"`       // durable, written (not synchronised), or none
+	Made          bool         `json:"made_before"` // a case's pieces were made before the clock ran
 	Repeats       int          `json:"repeats"`
+	At            int          `json:"at_tokens"` // the length that links are compared at
 	Headline      string       `json:"headline"`
 	Links         []LinkReport `json:"links"`
 	Missing       []Missing    `json:"missing"`
 	Engines       EngineReport `json:"engines"`
 	Native        []Native     `json:"native"`
-	Slowest       *float64     `json:"slowest_bytes_per_second"` // at which bridging is as fast as the decoder alone, for At tokens
+	Slowest       *float64     `json:"slowest_bytes_per_second"` // at which bridging is as fast as the decoder alone, at At
 	Cables        []CableCost  `json:"cables"`
 	Published     []Replaced   `json:"published"` // of another system, for its model only
 	Assumptions   []Assumption `json:"assumptions"`
@@ -56,42 +59,54 @@ type Report struct {
 
 // LinkReport is one link's.
 type LinkReport struct {
-	Link         string   `json:"link"`
-	Processes    int      `json:"processes"` // 1: both ends in one
-	MsPerToken   float64  `json:"ms_per_token"`
-	MsLeast      float64  `json:"ms_per_token_least"`
-	MsMost       float64  `json:"ms_per_token_most"`
-	Fixed        float64  `json:"fixed_seconds"`
-	BytesRate    float64  `json:"bytes_per_second"` // of the longest prompt that was measured
-	Tail         float64  `json:"tail_seconds"`
-	TailLeast    float64  `json:"tail_seconds_least"`
-	TailMost     float64  `json:"tail_seconds_most"`
-	Paced        bool     `json:"tail_paced"` // measured at the pace of a prefill
-	SenderCPU    float64  `json:"sender_cpu_seconds_per_gb"`
-	ReceiverCPU  float64  `json:"receiver_cpu_seconds_per_gb"` // 0 where both ends are one process: the sender's is both
-	JoulesPerGB  *float64 `json:"joules_per_gb"`
-	Phases       []Phase  `json:"phases"`
-	Costs        []Length `json:"lengths"`
-	BreakEven    *int     `json:"break_even_tokens"`
-	Measurements []Run    `json:"runs"`
+	Link         string    `json:"link"`
+	Processes    int       `json:"processes"` // 1: both ends in one
+	MsPerToken   float64   `json:"ms_per_token"`
+	MsLeast      float64   `json:"ms_per_token_least"`
+	MsMost       float64   `json:"ms_per_token_most"`
+	Fixed        float64   `json:"fixed_seconds"`
+	BytesRate    float64   `json:"bytes_per_second"` // of the longest prompt that was measured
+	Tail         float64   `json:"tail_seconds"`
+	TailLeast    float64   `json:"tail_seconds_least"`
+	TailMost     float64   `json:"tail_seconds_most"`
+	Paced        bool      `json:"tail_paced"`                  // measured at the pace of a prefill
+	SenderCPU    float64   `json:"sender_cpu_seconds_per_gb"`   // of its whole process, all lanes together
+	ReceiverCPU  float64   `json:"receiver_cpu_seconds_per_gb"` // 0 where both ends are one process: the sender's is both
+	LinkCPU      *float64  `json:"link_cpu_seconds_per_gb"`     // of both, what is more than over memory; null: that was not measured
+	JoulesPerGB  *float64  `json:"joules_per_gb"`
+	Phases       []Phase   `json:"phases"`
+	Costs        []Length  `json:"lengths"`
+	Line         FitReport `json:"fit"`
+	BreakEven    *int      `json:"break_even_tokens"`
+	EvenKnown    bool      `json:"break_even_within"` // it is a length that the engines' times are known of
+	If           []IfRates `json:"break_even_if"`     // with engines of these rates, where none are known
+	Measurements []Run     `json:"runs"`
 }
 
-// Phase is the part of a transfer's time in which something was going on. Phases overlap.
+// Phase is the part of a transfer's time that a phase took. Each moment counts once at an
+// end, so that an end's shares, that of rest too, are 1 together.
 type Phase struct {
 	Phase string  `json:"phase"`
 	End   string  `json:"end"`
 	Share float64 `json:"share"` // 0 to 1
+	Busy  float64 `json:"busy"`  // 0 to 1: it was going on, whatever else was
 }
+
+// rest is the phase in which no other one was going on.
+const rest = "rest"
 
 // Length is what a prompt of a length costs over a link.
 type Length struct {
 	Tokens   int      `json:"tokens"`
-	Measured bool     `json:"measured"` // Seconds is; else it is FixedSeconds and so much for each token
-	Seconds  float64  `json:"seconds"`  // the link alone, as fast as it goes
-	Least    float64  `json:"seconds_least"`
-	Most     float64  `json:"seconds_most"`
-	Bridged  *Time    `json:"bridged"` // with the engines
-	Gain     *float64 `json:"gain"`    // native / bridged
+	Measured bool     `json:"measured"`      // Seconds is; else it is of the link's fit
+	Basis    string   `json:"basis"`         // measured, interpolated, extrapolated or far
+	Factor   float64  `json:"factor"`        // Tokens, in longest prompts that were measured
+	Seconds  float64  `json:"seconds"`       // the link alone, as fast as it goes
+	Least    *float64 `json:"seconds_least"` // of the runs, or of the fit's interval of 95 %; null: too few runs to tell
+	Most     *float64 `json:"seconds_most"`
+	Bridged  *Time    `json:"bridged"`        // with the engines
+	Gain     *float64 `json:"gain"`           // native / bridged
+	Known    bool     `json:"engines_within"` // Tokens is a length that the engines' times are known of
 }
 
 // Run is one transfer that was measured.
@@ -105,7 +120,8 @@ type Run struct {
 	SenderCPU   float64            `json:"sender_cpu_seconds"`
 	ReceiverCPU float64            `json:"receiver_cpu_seconds"`
 	Joules      *float64           `json:"joules"`
-	Busy        map[string]float64 `json:"busy_seconds"` // by phase
+	Busy        map[string]float64 `json:"busy_seconds"`  // by phase; they overlap
+	Spent       map[string]float64 `json:"spent_seconds"` // the same, each moment of an end counted once
 }
 
 // Missing is a link that could not be measured.
@@ -116,10 +132,11 @@ type Missing struct {
 
 // EngineReport is what is taken for the engines' times.
 type EngineReport struct {
-	Prefill Series `json:"prefill"`
-	Native  Series `json:"native"`
-	Cached  Series `json:"cached"`
-	Source  Source `json:"source"`
+	Prefill Series  `json:"prefill"`
+	Native  Series  `json:"native"`
+	Cached  Series  `json:"cached"`
+	Source  Source  `json:"source"`
+	Origins Origins `json:"origins"`
 }
 
 // Native is the decoder alone.
@@ -184,6 +201,10 @@ func Make(r *Report, e Engines, measured []Measured, lengths []int) error {
 	r.Schema = SchemaName
 	e.Block = r.BlockTokens
 	r.Engines.Prefill, r.Engines.Native, r.Engines.Cached = e.Prefill, e.Native, e.Cached
+	r.Engines.Origins.settle(e)
+	if r.At = usualAt; len(lengths) > 0 && !slices.Contains(lengths, usualAt) {
+		r.At = slices.Max(lengths)
+	}
 	for _, n := range lengths {
 		if len(e.Native) > 0 {
 			r.Native = append(r.Native, Native{n, e.Native.At(n)})
@@ -199,8 +220,9 @@ func Make(r *Report, e Engines, measured []Measured, lengths []int) error {
 	if len(r.Links) == 0 {
 		return fmt.Errorf("%w: no link was measured", ErrReport)
 	}
+	r.linkCPU()
 	best := r.Usual()
-	if v, ok := e.Slowest(best.model(), At, r.BytesPerToken); ok {
+	if v, ok := e.Slowest(best.model(), r.At, r.BytesPerToken); ok {
 		r.Slowest = &v
 	}
 	r.cables(e, best)
@@ -255,13 +277,32 @@ func summarise(m Measured, e Engines, lengths []int) (LinkReport, error) {
 	}
 	l.Tail, l.TailLeast, l.TailMost = spread(tails, func(r Run) float64 { return r.Tail })
 	l.Phases = phases(top)
+	line := fitOf(f, m.Runs)
+	l.Line = line.FitReport
 	for _, n := range lengths {
-		l.Costs = append(l.Costs, l.at(n, m.Runs, e))
+		l.Costs = append(l.Costs, l.at(n, m.Runs, e, &line))
 	}
 	if n, ok := e.BreakEven(l.model()); ok {
-		l.BreakEven = &n
+		l.BreakEven, l.EvenKnown = &n, e.Known(n)
+	}
+	if l.If = []IfRates{}; len(e.Native) == 0 || len(e.Prefill) == 0 {
+		l.If = ifRates(l.model(), e.Block)
 	}
 	return l, nil
+}
+
+// linkCPU takes from each link's processor time what the same takes over memory.
+func (r *Report) linkCPU() {
+	i := slices.IndexFunc(r.Links, func(l LinkReport) bool { return l.Link == "mem" })
+	if i < 0 {
+		return
+	}
+	for j := range r.Links {
+		if l := &r.Links[j]; j != i {
+			v := l.SenderCPU + l.ReceiverCPU - r.Links[i].SenderCPU - r.Links[i].ReceiverCPU
+			l.LinkCPU = &v
+		}
+	}
 }
 
 // nearLength is how far a measured prompt's whole blocks may be from a row's length to be
@@ -269,16 +310,22 @@ func summarise(m Measured, e Engines, lengths []int) (LinkReport, error) {
 const nearLength = 0.03
 
 // at is the row of a length.
-func (l *LinkReport) at(tokens int, runs []Run, e Engines) Length {
-	c := Length{Tokens: tokens}
+func (l *LinkReport) at(tokens int, runs []Run, e Engines, line *fit) Length {
+	c := Length{Tokens: tokens, Known: e.Known(tokens)}
 	same := slices.DeleteFunc(slices.Clone(runs), func(r Run) bool {
 		return r.Paced || math.Abs(float64(r.Tokens)-float64(tokens)) > nearLength*float64(tokens)
 	})
+	c.Basis, c.Factor = l.Line.basis(tokens)
 	if c.Measured = len(same) > 0; c.Measured {
-		c.Seconds, c.Least, c.Most = spread(same, func(r Run) float64 { return r.Seconds })
+		var least, most float64
+		c.Seconds, least, most = spread(same, func(r Run) float64 { return r.Seconds })
+		c.Basis, c.Least, c.Most = BasisMeasured, &least, &most
 	} else {
-		by := func(ms float64) float64 { return l.Fixed + ms/1e3*float64(tokens) }
-		c.Seconds, c.Least, c.Most = by(l.MsPerToken), by(l.MsLeast), by(l.MsMost)
+		c.Seconds = l.model().Stream(tokens)
+		if half, ok := line.half(tokens); ok {
+			least, most := max(0, c.Seconds-half), c.Seconds+half
+			c.Least, c.Most = &least, &most
+		}
 	}
 	if len(e.Native) > 0 && len(e.Prefill) > 0 {
 		t := e.Bridged(l.model(), tokens)
@@ -291,23 +338,41 @@ func (l *LinkReport) at(tokens int, runs []Run, e Engines) Length {
 // phaseOrder is how bytes come through the phases, and at which end each is.
 func phaseOrder() []Phase {
 	return []Phase{
-		{"project", "sender", 0}, {"lease", "sender", 0}, {"grant", "sender", 0}, {"wire out", "sender", 0},
-		{"wire in", "receiver", 0}, {"verify", "receiver", 0}, {"write", "receiver", 0}, {"fsync", "receiver", 0}, {"adopt", "receiver", 0},
+		{Phase: "project", End: "sender"}, {Phase: "lease", End: "sender"}, {Phase: "grant", End: "sender"}, {Phase: "wire out", End: "sender"}, {Phase: rest, End: "sender"},
+		{Phase: "wire in", End: "receiver"}, {Phase: "verify", End: "receiver"}, {Phase: "write", End: "receiver"}, {Phase: "fsync", End: "receiver"},
+		{Phase: "adopt", End: "receiver"}, {Phase: rest, End: "receiver"},
 	}
 }
 
-// phases are the medians of the shares of runs.
+// phases are the shares of runs, of all of them together: medians would not sum up.
 func phases(runs []Run) []Phase {
-	list := []Phase{}
-	for _, p := range phaseOrder() {
-		var known []Run
-		for _, r := range runs {
-			if _, ok := r.Busy[p.Phase]; ok {
-				known = append(known, r)
+	order, list := phaseOrder(), []Phase{}
+	whole, left := map[string]float64{}, map[string]float64{} // by end
+	for _, r := range runs {
+		for _, end := range []string{"sender", "receiver"} {
+			all := 0.0
+			for _, p := range order {
+				if p.End == end {
+					all += r.Spent[p.Phase]
+				}
+			}
+			// A receiver reads what comes before the transfer's first open, too.
+			whole[end] += max(r.Seconds, all)
+			left[end] += max(0, r.Seconds-all)
+		}
+	}
+	for _, p := range order {
+		took, busy, known := left[p.End], left[p.End], len(runs) > 0
+		if p.Phase != rest {
+			took, busy, known = 0, 0, false
+			for _, r := range runs {
+				_, ok := r.Busy[p.Phase]
+				known = known || ok
+				took, busy = took+r.Spent[p.Phase], busy+min(r.Seconds, r.Busy[p.Phase])
 			}
 		}
-		if len(known) > 0 {
-			p.Share, _, _ = spread(known, func(r Run) float64 { return min(1, r.Busy[p.Phase]/r.Seconds) })
+		if known && whole[p.End] > 0 {
+			p.Share, p.Busy = took/whole[p.End], min(1, busy/whole[p.End])
 			list = append(list, p)
 		}
 	}

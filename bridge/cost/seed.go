@@ -60,7 +60,8 @@ type Source string
 // Known are the times of a known model's engines, where somebody has published them.
 type Known struct {
 	Engines
-	Source Source
+	Source  Source
+	Origins Origins
 }
 
 // KnownEngines is what is known of the engines of a model by name, as Synthetic has it;
@@ -76,6 +77,7 @@ func KnownEngines(model string) (Known, bool) {
 		}
 		k.Native[len(k.Native)-1].Tokens = 241_155 // the native run of that row was a little shorter
 		k.Prefill = append(k.Prefill, Point{713_666, 615.6})
+		k.Origins = Origins{Elsewhere, Elsewhere, Elsewhere}
 		return k, true
 	case "qwen3-32b":
 		return Known{
@@ -83,7 +85,8 @@ func KnownEngines(model string) (Known, bool) {
 				Prefill: Series{{33_207, 42.61}, {62_337, 108.57}},
 				Native:  Series{{33_207, 196}, {68_616, 601.27}},
 			},
-			Source: "published by pd-bridge, September 2026: one GB10 (bf16) prefills, M2 Ultra decodes; 196 s is derived there from 169 tokens/s",
+			Origins: Origins{Elsewhere, Elsewhere, Computed},
+			Source:  "published by pd-bridge, September 2026: one GB10 (bf16) prefills, M2 Ultra decodes; 196 s is derived there from 169 tokens/s",
 		}, true
 	}
 	return Known{}, false

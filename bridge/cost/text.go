@@ -1,8 +1,10 @@
 package cost
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -35,9 +37,9 @@ func (r *Report) cables(e Engines, l *LinkReport) {
 	before := math.NaN()
 	for _, c := range Cables() {
 		over := l.model().Over(c, r.shape())
-		row := CableCost{Cable: c.Name, Rate: c.Rate, MsToken: over.PerToken * 1e3, Tokens: At, Seconds: over.Stream(e.Usable(At))}
+		row := CableCost{Cable: c.Name, Rate: c.Rate, MsToken: over.PerToken * 1e3, Tokens: r.At, Seconds: over.Stream(e.Usable(r.At))}
 		if len(e.Native) > 0 && len(e.Prefill) > 0 {
-			t := e.Bridged(over, At)
+			t := e.Bridged(over, r.At)
 			if row.Bridged = &t; !math.IsNaN(before) {
 				row.Saves = before - t.Total
 			}
@@ -59,8 +61,7 @@ const noisy = 1.5
 func (r *Report) NoiseText() string {
 	var names []string
 	for _, l := range r.Links {
-		_, least, most := spread(longest(l.Measurements), func(r Run) float64 { return r.Seconds })
-		if most > noisy*least {
+		if least, most, ok := l.Noisy(); ok {
 			names = append(names, fmt.Sprintf("%s (%s to %s)", LinkName(l.Link), Seconds(least), Seconds(most)))
 		}
 	}
@@ -68,6 +69,106 @@ func (r *Report) NoiseText() string {
 		return ""
 	}
 	return "Runs of one length differ by more than a half: " + strings.Join(names, ", ") + ". This host or its disk was busy with other things; links that are this close cannot be told apart here."
+}
+
+// Noisy reports whether the link's runs differ so much, and between what.
+func (l *LinkReport) Noisy() (least, most float64, ok bool) {
+	_, least, most = spread(longest(l.Measurements), func(r Run) float64 { return r.Seconds })
+	return least, most, most > noisy*least
+}
+
+// small is how many bytes a transfer has to have for its processor time a GB to be that of
+// bytes, and not of opening and closing it.
+const small = 64e6
+
+// SmallText says that the transfers were small; empty where they were not.
+func (r *Report) SmallText() string {
+	if len(r.Links) == 0 {
+		return ""
+	}
+	top := longest(r.Usual().Measurements)
+	if len(top) == 0 || float64(top[0].Bytes) >= small {
+		return ""
+	}
+	return fmt.Sprintf("The transfers are of %s only: what they take is mostly what every one does, of any length, so seconds a token and processor seconds a GB are upper bounds.", Bytes(float64(top[0].Bytes)))
+}
+
+// BlockText says what a break-even cannot be less than; empty where that is not known.
+func (r *Report) BlockText() string {
+	if r.BlockTokens < 1 {
+		return ""
+	}
+	return fmt.Sprintf("A prompt of no whole block (%s tokens) and a token is not bridged; lengths are to an eighth of a block.", Number(r.BlockTokens))
+}
+
+// FarText says which lengths are far beyond what was measured; empty where none are.
+func (r *Report) FarText() string {
+	if len(r.Links) == 0 {
+		return ""
+	}
+	l := r.Usual()
+	var far []string
+	for _, c := range l.Costs {
+		if c.Basis == BasisFar {
+			far = append(far, fmt.Sprintf("%s tokens (%.0f times as long)", Number(c.Tokens), c.Factor))
+		}
+	}
+	if len(far) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("The longest prompt that was measured over %s has %s tokens: of %s the link's seconds are an order of magnitude only. --measure takes longer ones.",
+		LinkName(l.Link), Number(l.Line.Longest), strings.Join(far, ", "))
+}
+
+// FitText says how lengths that were not measured are got, and how well that holds.
+func (r *Report) FitText() string {
+	l := r.Usual()
+	text := fmt.Sprintf("%s; measured from %s to %s tokens", FitText, Number(l.Line.Shortest), Number(l.Line.Longest))
+	if l.Line.Lengths < 2 {
+		text = fmt.Sprintf("one length was measured, %s tokens, so all of its time is taken as per token", Number(l.Line.Longest))
+	}
+	if l.Line.Residual == nil {
+		return text + "; too few runs to say how far off that is."
+	}
+	return text + fmt.Sprintf("; over %s runs lie %.0f %% off the line (one standard deviation).", LinkName(l.Link), 100**l.Line.Residual)
+}
+
+// KnownText says of which lengths the engines' times are known, with a space behind it;
+// empty where they are of all, being rates, or of none.
+func (r *Report) KnownText() string {
+	least, most := 0, 0
+	for _, s := range []Series{r.Engines.Prefill, r.Engines.Native} {
+		if n := s.Longest(); n > 0 {
+			if least = max(least, s[0].Tokens); most == 0 || n < most {
+				most = n
+			}
+		}
+	}
+	if most == 0 {
+		return ""
+	}
+	return fmt.Sprintf("The engines' times are known from %s to %s tokens; outside of that they are extrapolated. ", Number(least), Number(most))
+}
+
+// Estimates reports whether a row or a break-even is not of lengths that were measured.
+func (r *Report) Estimates() bool {
+	return slices.ContainsFunc(r.Links, func(l LinkReport) bool {
+		return l.BreakEven != nil && !l.EvenKnown || slices.ContainsFunc(l.Costs, func(c Length) bool { return c.Basis != BasisMeasured || !c.Known })
+	})
+}
+
+// EvenText is a link's break-even for people: marked where the engines' times are not known
+// of such a length.
+func (r *Report) EvenText(l *LinkReport) string {
+	switch {
+	case l.BreakEven == nil && r.Engines.known():
+		return "never"
+	case l.BreakEven == nil:
+		return "?"
+	case !l.EvenKnown:
+		return "~" + Number(*l.BreakEven)
+	}
+	return Number(*l.BreakEven)
 }
 
 // nothing is the part of a wait that nobody would pay for.
@@ -134,8 +235,7 @@ func (r *Report) assume(e Engines) {
 	} else if len(e.Native) > 0 {
 		add(rule, "With all blocks in its store the decoder takes what it would for the tokens behind the last whole block; loading blocks is not counted.")
 	}
-	add(rule, "A bridged prompt takes prefill + what the link is slower than that + the tail + the decoder's own part. Seconds of a length that was not measured are the fixed part and so much for each token, "+
-		"the line through the medians of the lengths that were.")
+	add(rule, "A bridged prompt takes prefill + what the link is slower than that + the tail + the decoder's own part. Seconds of a length that was not measured: %s", r.FitText())
 	if len(r.Links) > 0 && r.Links[0].Paced {
 		add(here, "The tail is from the last layer's last piece to all blocks visible, of a chunk of %s tokens made at the prefill's pace; it is taken as the same for every length, since earlier chunks have travelled by then.", Number(r.Chunk))
 	} else {
@@ -151,32 +251,40 @@ func (r *Report) assume(e Engines) {
 		add(here, "Blocks are written to this host's disk and synchronised before they count.")
 	}
 	add(rule, "Not counted: the front door's planning, the queue for an engine, and the decoder's adoption. The projection on the GPU is part of prefill.")
-	if strings.HasPrefix(r.Case, Synthetic) {
+	switch {
+	case r.Made:
+		add(here, "The case's own blocks travel; they were made before the clock ran, so that the kernels' arithmetic is in none of the numbers.")
+	case strings.HasPrefix(r.Case, Synthetic):
 		add(here, "What travels is made up, in the model's shapes: making it takes next to nothing.")
-	} else {
+	default:
 		add(here, "The case's blocks are made by the kernels in plain Go on this host: that arithmetic (project) is in the seconds and in the sender's processor time, and a GPU's is not. What a link adds is the difference to memory.")
 	}
+	add(here, "Processor time is that of an end's whole process while a transfer lasts, of all its lanes: opening the link, checksums, and at the receiver writing the store are in it. What is more than over memory is the link's.")
 }
 
-// headline is the report in a sentence or two.
+// headline is the report in a sentence or two: what is not measured here is said to be so.
 func (r *Report) headline(e Engines, l *LinkReport) string {
 	text := fmt.Sprintf("Over %s, %s costs %s a token here", LinkName(l.Link), modelName(r), Milliseconds(l.MsPerToken))
-	if len(e.Native) == 0 || len(e.Prefill) == 0 {
-		return text + fmt.Sprintf(" (%s for %s tokens). How fast the engines are is not known, so nobody can say here from which prompt on that pays.",
-			Seconds(l.Fixed+l.MsPerToken/1e3*At), Number(At))
+	if !r.Engines.known() {
+		return text + fmt.Sprintf(" (%s for %s tokens). How fast your engines are is not known, so from which prompt on that pays is said for some that people have.",
+			Seconds(l.model().Stream(r.At)), Number(r.At))
 	}
-	t := e.Bridged(l.model(), At)
-	native := e.Native.At(At)
+	t := e.Bridged(l.model(), r.At)
+	native := e.Native.At(r.At)
 	ours := t.Exposed + t.Tail
+	with := map[Origin]string{Here: "With your engines as measured", Given: "With engines as fast as you say", Elsewhere: "With engines as fast as somebody else published"}[r.Engines.Origins.Native]
+	text += ". " + cmp.Or(with, "With such engines") + fmt.Sprintf(", a prompt of %s tokens has its first token after %s instead of %s", Number(r.At), Seconds(t.Total), Seconds(native))
 	if t.Total > native {
-		return text + fmt.Sprintf(". A prompt of %s tokens is answered after %s instead of %s: bridging does not pay at that length.", Number(At), Seconds(t.Total), Seconds(native))
+		return text + ": bridging does not pay at that length."
 	}
 	pays := "it pays at no length"
 	if l.BreakEven != nil {
 		pays = fmt.Sprintf("it pays from %s tokens on", Number(*l.BreakEven))
+		if !l.EvenKnown {
+			pays = fmt.Sprintf("it pays from about %s tokens on, if the engines are as fast at that length, which is outside of what is known of them", Number(*l.BreakEven))
+		}
 	}
-	return text + fmt.Sprintf(". A prompt of %s tokens is answered after %s instead of %s (%.1f times sooner), of which the link adds %s; %s.",
-		Number(At), Seconds(t.Total), Seconds(native), native/t.Total, Seconds(ours), pays)
+	return text + fmt.Sprintf(" (%.1f times sooner), of which the link adds %s; %s.", native/t.Total, Seconds(ours), pays)
 }
 
 // modelName is the model of a report, for a sentence.
@@ -209,6 +317,8 @@ func Seconds(s float64) string {
 	switch {
 	case math.IsNaN(s) || math.IsInf(s, 0):
 		return "?"
+	case s == 0:
+		return "0 s"
 	case s < 0:
 		return "−" + Seconds(-s)
 	case s < 1:

@@ -28,6 +28,7 @@ type bar struct {
 	Name  string
 	Whole float64
 	Parts []part
+	Pays  string // from which length on; empty: that is no question
 }
 
 type part struct {
@@ -48,7 +49,7 @@ func Write(w io.Writer, r *cost.Report) error {
 		}
 	}
 	e := cost.Engines{Prefill: r.Engines.Prefill, Native: r.Engines.Native, Cached: r.Engines.Cached, Block: r.BlockTokens}
-	d := data{Report: r, Usual: r.Usual(), At: cost.At}
+	d := data{Report: r, Usual: r.Usual(), At: r.At}
 	var err error
 	if len(e.Native) > 0 && len(e.Prefill) > 0 {
 		if d.FirstToken, err = firstToken(r, e); err != nil {
@@ -70,13 +71,14 @@ func Write(w io.Writer, r *cost.Report) error {
 // over each link.
 func bars(r *cost.Report, e cost.Engines) []bar {
 	list := make([]bar, 0, 1+len(r.Links))
-	native := e.Native.At(cost.At)
-	list = append(list, bar{"decoder alone", native, []part{{"decoder reads the prompt", "native", native, 0}}})
-	for _, l := range r.Links {
-		t := e.Bridged(cost.Link{Fixed: l.Fixed, PerToken: l.MsPerToken / 1e3, Tail: l.Tail}, cost.At)
+	native := e.Native.At(r.At)
+	list = append(list, bar{"decoder alone", native, []part{{"decoder reads the prompt", "native", native, 0}}, ""})
+	for i := range r.Links {
+		l := &r.Links[i]
+		t := e.Bridged(cost.Link{Fixed: l.Fixed, PerToken: l.MsPerToken / 1e3, Tail: l.Tail}, r.At)
 		list = append(list, bar{cost.LinkName(l.Link), t.Total, []part{
 			{"prefill", "prefill", t.Prefill, 0}, {"link", "link", t.Exposed + t.Tail, 0}, {"decoder, with the blocks", "decoder", t.Decoder, 0},
-		}})
+		}, r.EvenText(l)})
 	}
 	most := 0.0
 	for _, b := range list {
@@ -108,5 +110,9 @@ func functions() template.FuncMap {
 			return fmt.Sprintf("%+.1f %%", 100*(a/b-1))
 		},
 		"whole": func(p *int) int { return *p },
+		"value": func(p *float64) float64 { return *p },
+		"mark": func(basis string) string {
+			return map[string]string{cost.BasisExtrapolated: "~", cost.BasisInterpolated: "~", cost.BasisFar: "~~"}[basis]
+		},
 	}
 }

@@ -22,7 +22,7 @@ func report(t *testing.T, e cost.Engines) *cost.Report {
 		Missing: []cost.Missing{{Link: "rdma", Why: "no <card> & no 'port'"}},
 	}
 	if len(e.Native) > 0 {
-		r.Engines.Source = k.Source
+		r.Engines.Source, r.Engines.Origins = k.Source, k.Origins
 	}
 	var list []cost.Measured
 	for i, name := range []string{"mem", "unix", "tcp", "tcp+tls"} {
@@ -52,12 +52,18 @@ func TestPage(t *testing.T) {
 	r := report(t, k.Engines)
 	text := write(t, r)
 	for _, want := range []string{
-		r.Headline, "sealed TCP", "memory (no link at all)", "no &lt;card&gt; &amp; no &#39;port&#39;", "What a faster cable would buy", "The published table",
+		html.EscapeString(r.Headline), html.EscapeString(r.EnginesText()), "not measured here, but published by pd-bridge", "sealed TCP", "memory (no link at all)", "no &lt;card&gt; &amp; no &#39;port&#39;", "What a faster cable would buy", "The published table",
 		"From which length it pays", "Joules cannot be read on this host", "bridging is as fast as the decoder alone over a link of", `class="usual"`,
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("it lacks %q", want)
 		}
+	}
+	if n := strings.Count(text, "&middot; pays from <b>~2,"); n != 4 {
+		t.Errorf("%d break-evens beside the bars of four links", n)
+	}
+	if !strings.Contains(text, "700,000 tokens (28 times as long)") || !strings.Contains(text, "<td>~~") {
+		t.Error("it does not say what is far from all that was measured")
 	}
 	for _, a := range r.Assumptions {
 		if !strings.Contains(html.UnescapeString(text), a.What) {
@@ -97,6 +103,11 @@ func TestPageWithoutEngines(t *testing.T) {
 	for _, not := range []string{"From which length it pays", "The published table", "Where the time goes", "NaN", "never"} {
 		if strings.Contains(text, not) {
 			t.Errorf("it has %q", not)
+		}
+	}
+	for _, want := range []string{"From which length it would pay", "assumed and not measured", "decoder reads 400 tokens/s, prefill 2,000 tokens/s", "bridging would pay from"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("it lacks %q", want)
 		}
 	}
 }

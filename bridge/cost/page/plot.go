@@ -48,7 +48,7 @@ type curve struct {
 
 // firstToken plots the time to the first token by the length of the prompt: the decoder
 // alone, and bridged over the slowest and the fastest link, which no eye can tell apart
-// where the links do not matter.
+// where the links do not matter. Each of them is marked where it begins to pay.
 func firstToken(r *cost.Report, e cost.Engines) (template.HTML, error) {
 	bridged := ends(r)
 	list := make([]curve, 0, 1+len(bridged))
@@ -66,7 +66,7 @@ func firstToken(r *cost.Report, e cost.Engines) (template.HTML, error) {
 	if err := addCurves(p, list); err != nil {
 		return "", err
 	}
-	for i, l := range bridged[:1] {
+	for i, l := range bridged {
 		if l.BreakEven == nil || *l.BreakEven < shortest {
 			continue // there is nothing in the plot to mark
 		}
@@ -76,22 +76,54 @@ func firstToken(r *cost.Report, e cost.Engines) (template.HTML, error) {
 			return "", err
 		}
 		dot.GlyphStyle = draw.GlyphStyle{Color: colours()[i], Radius: vg.Points(5), Shape: draw.CircleGlyph{}}
+		if i > 0 { // a ring around the other, where they are the same
+			dot.Radius, dot.Shape = vg.Points(8), draw.RingGlyph{}
+		}
 		p.Add(dot)
-		p.Legend.Add(fmt.Sprintf("pays from %s tokens on", cost.Number(n)), dot)
+		p.Legend.Add(fmt.Sprintf("%s pays from %s tokens on", cost.LinkName(l.Link), r.EvenText(&l)), dot)
 	}
 	return render(p, plotWidth, plotHeight)
 }
 
-// linkAlone plots what each link takes by itself.
+// linkAlone plots what each link takes by itself: runs as dots, the line through them, and
+// dashed where it goes on, as far as that says anything.
 func linkAlone(r *cost.Report) (template.HTML, error) {
-	list := make([]curve, 0, len(r.Links))
+	p := newPlot("tokens of the prompt", "seconds on the link, unpaced")
 	for i, l := range r.Links {
 		link := cost.Link{Fixed: l.Fixed, PerToken: l.MsPerToken / 1e3}
-		list = append(list, curve{cost.LinkName(l.Link), colours()[i%len(colours())], vg.Points(2), nil, link.Stream})
-	}
-	p := newPlot("tokens of the prompt", "seconds on the link, unpaced")
-	if err := addCurves(p, list); err != nil {
-		return "", err
+		within := func(least, most int) func(int) float64 {
+			return func(n int) float64 {
+				if n < least || n > most {
+					return math.NaN()
+				}
+				return link.Stream(n)
+			}
+		}
+		c, dash := colours()[i%len(colours())], []vg.Length{vg.Points(5), vg.Points(4)}
+		err := addCurves(p, []curve{
+			{"", c, vg.Points(1.5), dash, within(0, l.Line.Shortest)},
+			{"", c, vg.Points(2), nil, within(l.Line.Shortest, l.Line.Longest)},
+			{"", c, vg.Points(1.5), dash, within(l.Line.Longest, cost.Far*l.Line.Longest)},
+		})
+		if err != nil {
+			return "", err
+		}
+		var xy plotter.XYs
+		for _, m := range l.Measurements {
+			if !m.Paced && m.Tokens > 0 && m.Seconds > 0 {
+				xy = append(xy, plotter.XY{X: float64(m.Tokens), Y: m.Seconds})
+			}
+		}
+		if len(xy) == 0 {
+			continue // a file may have none
+		}
+		dots, err := plotter.NewScatter(xy)
+		if err != nil {
+			return "", err
+		}
+		dots.GlyphStyle = draw.GlyphStyle{Color: c, Radius: vg.Points(3), Shape: draw.CircleGlyph{}}
+		p.Add(dots)
+		p.Legend.Add(cost.LinkName(l.Link), dots)
 	}
 	return render(p, plotWidth, plotHeight)
 }
@@ -99,7 +131,7 @@ func linkAlone(r *cost.Report) (template.HTML, error) {
 // ends are the report's usual link first, then that which is furthest from it at At.
 func ends(r *cost.Report) []cost.LinkReport {
 	usual := r.Usual()
-	at := func(l cost.LinkReport) float64 { return l.Fixed + l.MsPerToken/1e3*cost.At + l.Tail }
+	at := func(l cost.LinkReport) float64 { return l.Fixed + l.MsPerToken/1e3*float64(r.At) + l.Tail }
 	far := *usual
 	for _, l := range r.Links {
 		if math.Abs(at(l)-at(*usual)) > math.Abs(at(far)-at(*usual)) {
@@ -148,7 +180,9 @@ func addCurves(p *plot.Plot, list []curve) error {
 		}
 		l.Color, l.Width, l.Dashes = c.color, c.width, c.dash
 		p.Add(l)
-		p.Legend.Add(c.name, l)
+		if c.name != "" {
+			p.Legend.Add(c.name, l)
+		}
 	}
 	return nil
 }
