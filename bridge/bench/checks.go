@@ -29,6 +29,9 @@ const (
 	fewRuns  = 3    // runs below which a difference may be chance
 	coldMost = 0.10 // share of a prompt that may be cached when it is cold: a template's beginning is
 	warmMost = 0.50 // share that has to be cached when it is warm
+	scarce   = 0.05 // share of the memory that has to be left: below, systems begin to swap
+
+	swappedMost = 64 << 20 // bytes that may be swapped out in a request: what lay idle for long
 )
 
 // checks looks at all that was measured.
@@ -49,6 +52,7 @@ func (r *Report) checks() (out []Check) {
 		add(r.rates(&r.Lengths[i]))
 	}
 	add(r.heat())
+	add(r.memory())
 	return out
 }
 
@@ -85,13 +89,17 @@ func (r *Report) answered() (Check, bool) {
 }
 
 // bridged holds verdicts against what was wanted. A prompt that the front left to the decoder
-// on purpose is no failure.
+// on purpose is no failure, and neither is an endpoint that says nothing: it may be another
+// program's front.
 func (r *Report) bridged() (Check, bool) {
-	said := func(x *Row) string { return or(x.Verdict, "no verdict: is that URL a front of pdlink?") }
+	said := func(x *Row) string { return x.Verdict }
 	_, passed, _ := r.tally(func(*Row) (bool, string) { return false, "" }, Bridged)
 	hits, all, first := r.tally(func(x *Row) (bool, string) {
-		return x.Error == "" && x.Outcome != outcomeBridged && x.Outcome != "bypass", said(x)
+		return x.Error == "" && x.Outcome != outcomeBridged && x.Outcome != "bypass" && x.Verdict != "", said(x)
 	}, Bridged)
+	if mute, _, _ := r.tally(func(x *Row) (bool, string) { return x.Error == "" && x.Verdict == "", "" }, Bridged); hits == 0 && mute > 0 {
+		return Check{"bridged", LevelWarn, fmt.Sprintf("%d of %d have no verdict, so whether they were bridged is not known: is that URL a front of pdlink?", mute, passed)}, true
+	}
 	if hits == 0 && passed > 0 {
 		left, _, first := r.tally(func(x *Row) (bool, string) { return x.Outcome == "bypass", said(x) }, Bridged)
 		if left > 0 {
@@ -173,6 +181,9 @@ func (r *Report) rates(l *Length) (Check, bool) {
 		return Check{}, false
 	}
 	text := fmt.Sprintf("%d tokens: %.1f tok/s bridged, %.1f native, %+.1f %%", l.Want, b.Median, n.Median, 100*(l.Rate-1))
+	if l.Pairs != nil {
+		text += fmt.Sprintf(" (%d of %d pairs within %.0f %%)", l.Within, l.Pairs.N, 100*slower)
+	}
 	short, _, _ := r.tally(func(x *Row) (bool, string) { return x.Want == l.Want && x.Error == "" && x.Said < fewSaid, "" }, Native, Bridged)
 	switch {
 	case short > 0:
@@ -187,7 +198,36 @@ func (r *Report) rates(l *Length) (Check, bool) {
 	return Check{"decode rate", LevelFail, text}, true
 }
 
-// heat looks at what the host said of it, and of memory.
+// memory finds requests during which the host swapped or hardly had memory left.
+func (r *Report) memory() (Check, bool) {
+	told, before := false, uint64(0)
+	least := ^uint64(0)
+	for i := range r.Rows {
+		x := &r.Rows[i].Host
+		if told = told || x.Available > 0; x.Available > 0 {
+			least = min(least, x.Available)
+		}
+	}
+	if !told {
+		return Check{}, false
+	}
+	var why []string
+	for i := range r.Rows {
+		x := &r.Rows[i]
+		if i > 0 && x.Host.Swapped > before+swappedMost {
+			why = append(why, fmt.Sprintf("%s, %d tokens, run %d: %.1f GB were swapped out", x.Arm, x.Want, x.Run, float64(x.Host.Swapped-before)/1e9))
+		} else if x.Host.Available > 0 && float64(x.Host.Available) < scarce*float64(r.Host.Memory) {
+			why = append(why, fmt.Sprintf("%s, %d tokens, run %d: %.1f GB were left", x.Arm, x.Want, x.Run, float64(x.Host.Available)/1e9))
+		}
+		before = x.Host.Swapped
+	}
+	if len(why) > 0 {
+		return Check{"memory", LevelWarn, fmt.Sprintf("this host was short of memory in %d of %d requests; first %s", len(why), len(r.Rows), why[0])}, true
+	}
+	return Check{"memory", LevelOK, fmt.Sprintf("%.1f GB or more were left on this host, and nothing was swapped out", float64(least)/1e9)}, true
+}
+
+// heat looks at what the host said of it.
 func (r *Report) heat() (Check, bool) {
 	hits, all, first := r.tally(func(x *Row) (bool, string) {
 		var why []string

@@ -67,11 +67,13 @@ type Row struct {
 	Reading  float64  `json:"engine_seconds,omitempty"`   // the engine's on the same ids
 	Overhead *float64 `json:"overhead_seconds,omitempty"` // First minus that; absent: not measured
 	Alone    float64  `json:"native_seconds,omitempty"`   // the native row's First
+	Pair     float64  `json:"rate_ratio,omitempty"`       // Rate over the native row's
 
 	Marker    Marker `json:"marker,omitempty"`
 	Throttled uint64 `json:"throttled,omitempty"` // times that the host's processors were slowed by heat meanwhile
 	Host      Sample `json:"host"`                // after the request
 	Error     string `json:"error,omitempty"`     // empty: it was answered to its end
+	Unfit     string `json:"unfit,omitempty"`     // why its figures are in no median; empty: they are
 }
 
 // Marker is whether an answer named the marker.
@@ -83,15 +85,16 @@ const (
 	MarkerMissing Marker = "missing"
 )
 
-// Length is the medians of a length of prompts, over the rows that count and have no error;
-// bridged and engine rows also only where every block was bridged.
+// Length is the medians of a length of prompts, over the rows that are not Unfit.
 type Length struct {
 	Want     int             `json:"want_tokens"`
 	Tokens   int             `json:"tokens"` // of the longest prompt
 	Arms     map[Arm]Figures `json:"arms"`
 	Overhead *Spread         `json:"overhead_seconds,omitempty"`
-	Sooner   float64         `json:"sooner,omitempty"`     // native time to the first token over bridged
-	Rate     float64         `json:"rate_ratio,omitempty"` // bridged decode rate over native
+	Sooner   float64         `json:"sooner,omitempty"`       // native time to the first token over bridged
+	Rate     float64         `json:"rate_ratio,omitempty"`   // bridged decode rate over native, of the medians
+	Pairs    *Spread         `json:"rate_pairs,omitempty"`   // the same of each round
+	Within   int             `json:"pairs_within,omitempty"` // rounds in which bridged decoding was no more than 2 % slower
 }
 
 // Figures is the figures of an arm at a length.
@@ -117,11 +120,6 @@ func spreadOf(values []float64) *Spread {
 	}
 	v := slices.Sorted(slices.Values(values))
 	return &Spread{n, (v[(n-1)/2] + v[n/2]) / 2, v[0], v[n-1]}
-}
-
-// good reports that a row's figures can be compared.
-func (r *Row) good() bool {
-	return r.Counted && r.Error == "" && (r.Arm != Bridged || r.Outcome == outcomeBridged || r.Outcome == "")
 }
 
 // outcomeBridged is the first word of the verdict on a request whose blocks are all there.
@@ -150,7 +148,7 @@ func lengths(rows []Row) []Length {
 func lengthOf(want int, rows []Row) Length {
 	l := Length{Want: want, Arms: map[Arm]Figures{}}
 	first, total, rate := map[Arm][]float64{}, map[Arm][]float64{}, map[Arm][]float64{}
-	var over []float64
+	var over, pairs []float64
 	put := func(to map[Arm][]float64, arm Arm, v float64) {
 		if v > 0 {
 			to[arm] = append(to[arm], v)
@@ -172,13 +170,18 @@ func lengthOf(want int, rows []Row) Length {
 		if r.Overhead != nil {
 			over = append(over, *r.Overhead)
 		}
+		if r.Pair > 0 {
+			if pairs = append(pairs, r.Pair); r.Pair >= 1-slower {
+				l.Within++
+			}
+		}
 	}
 	for _, arm := range Arms() {
 		if a := (Figures{spreadOf(first[arm]), spreadOf(total[arm]), spreadOf(rate[arm])}); a != (Figures{}) {
 			l.Arms[arm] = a
 		}
 	}
-	l.Overhead = spreadOf(over)
+	l.Overhead, l.Pairs = spreadOf(over), spreadOf(pairs)
 	n, b := l.Arms[Native], l.Arms[Bridged]
 	if n.First != nil && b.First != nil {
 		l.Sooner = n.First.Median / b.First.Median

@@ -155,7 +155,7 @@ func made(change func(*Report)) *Report {
 		r.Rows = append(r.Rows,
 			Row{Arm: Native, Want: 8000, Run: run, Counted: true, Tokens: 8000, First: 10 + off, Total: 12, Said: 100, Rate: 20 + off, Cached: ptr(0), Marker: MarkerFound},
 			Row{Arm: Bridged, Want: 8000, Run: run, Counted: true, Tokens: 8000, First: 3 + off, Total: 5, Said: 100, Rate: 19.9 + off, Cached: ptr(7936), Promised: 7936,
-				Outcome: "complete", Verdict: "complete 7936/8000 tokens", Overhead: ptr(1 + off), Marker: MarkerFound},
+				Outcome: "complete", Verdict: "complete 7936/8000 tokens", Overhead: ptr(1 + off), Pair: (19.9 + off) / (20 + off), Marker: MarkerFound},
 			Row{Arm: Engine, Want: 8000, Run: run, Counted: true, Tokens: 7936, Total: 2, Cached: ptr(0)},
 			Row{Arm: Warm, Want: 8000, Run: run, Counted: true, Tokens: 8000, First: 0.5, Total: 2, Cached: ptr(7936), Outcome: "bypass", Marker: MarkerFound},
 		)
@@ -163,6 +163,7 @@ func made(change func(*Report)) *Report {
 	if change != nil {
 		change(r)
 	}
+	r.judge()
 	r.Lengths = lengths(r.Rows)
 	r.Checks = r.checks()
 	return r
@@ -214,6 +215,12 @@ func TestChecks(t *testing.T) {
 		"slow":          {each(Bridged, func(r *Row) { r.Rate-- }), "decode rate", LevelFail, "-5.5 %"},
 		"slow, perhaps": {func(r *Report) { each(Bridged, func(x *Row) { x.Rate-- })(r); r.Rows[1].Rate = 21 }, "decode rate", LevelWarn, "single runs overlap"},
 		"slow, two":     {func(r *Report) { each(Bridged, func(x *Row) { x.Rate-- })(r); r.Rows[1].Rate = 0 }, "decode rate", LevelWarn, "fewer than 3 runs"},
+		"pairs":         {func(r *Report) { r.Rows[1].Pair = 0.9 }, "decode rate", LevelOK, "(2 of 3 pairs within 2 %)"},
+		"mute":          {each(Bridged, func(r *Row) { r.Outcome, r.Verdict = "", "" }), "bridged", LevelWarn, "3 of 3 have no verdict, so whether they were bridged is not known"},
+		"one mute":      {func(r *Report) { r.Rows[1].Outcome, r.Rows[1].Verdict, r.Rows[5].Outcome = "", "", "partial" }, "bridged", LevelFail, "1 of 3 were not wholly bridged"},
+		"swaps":         {func(r *Report) { r.Rows[2].Host = Sample{Available: 1e9, Swapped: 3e9} }, "memory", LevelWarn, "1 of 12 requests; first engine, 8000 tokens, run 1: 3.0 GB were swapped out"},
+		"swapped long":  {func(r *Report) { r.Rows[0].Host = Sample{Available: 1e9, Swapped: 3e9} }, "memory", LevelOK, "1.0 GB or more were left"},
+		"scarce":        {func(r *Report) { r.Host.Memory = 64e9; r.Rows[0].Host.Available = 2e9 }, "memory", LevelWarn, "2.0 GB were left"},
 		"few tokens":    {each(Bridged, func(r *Row) { r.Said = 3 }), "decode rate", LevelWarn, "fewer than 16 tokens"},
 		"error":         {func(r *Report) { r.Rows[3].Error = "cut" }, "answered", LevelFail, "1 of 12 requests failed; first warm, 8000 tokens, run 1: cut"},
 		"partial":       {func(r *Report) { r.Rows[1].Outcome, r.Rows[1].Verdict = "partial", "partial 5/9" }, "bridged", LevelFail, "run 1: partial 5/9"},
@@ -241,6 +248,54 @@ func TestChecks(t *testing.T) {
 				t.Errorf("%s: %+v", name, other)
 			}
 		}
+	}
+}
+
+// TestWhatMakesARowGood: each thing that has to hold, alone, and that a row without it is in
+// no median.
+func TestWhatMakesARowGood(t *testing.T) {
+	if l := made(nil).Lengths[0]; l.Pairs.N != 3 || l.Within != 3 || l.Arms[Warm].First.N != 3 {
+		t.Fatalf("%+v", l)
+	}
+	const native, bridged, engine, warm = 0, 1, 2, 3 // rows of the first round
+	for name, c := range map[string]struct {
+		row    int
+		change func(*Row)
+		unfit  string // "": the row is good
+	}{
+		"failed":                    {native, func(r *Row) { r.Error = "answers 503" }, "it failed"},
+		"a front for native":        {native, func(r *Row) { r.Verdict = "complete 1/2 tokens" }, "a front answered it"},
+		"warm native":               {native, func(r *Row) { r.Cached = ptr(7000) }, "it was not cold"},
+		"a template in the cache":   {native, func(r *Row) { r.Cached = ptr(16) }, ""},
+		"native says nothing":       {native, func(r *Row) { r.Cached = nil }, ""},
+		"partial":                   {bridged, func(r *Row) { r.Outcome = "partial" }, "it was not wholly bridged"},
+		"bypass":                    {bridged, func(r *Row) { r.Outcome = "bypass" }, "it was not wholly bridged"},
+		"fewer cached":              {bridged, func(r *Row) { r.Cached = ptr(7935) }, "fewer tokens were cached than promised"},
+		"bridged says nothing":      {bridged, func(r *Row) { r.Cached = nil }, ""},
+		"no verdict":                {bridged, func(r *Row) { r.Outcome, r.Verdict, r.Promised = "", "", 0 }, ""},
+		"marker":                    {bridged, func(r *Row) { r.Marker = MarkerMissing }, "it does not name the marker, which native answers do"},
+		"nobody looked for markers": {bridged, func(r *Row) { r.Marker = "" }, ""},
+		"warm engine":               {engine, func(r *Row) { r.Cached = ptr(7000) }, "it was not cold"},
+		"cold warm":                 {warm, func(r *Row) { r.Cached, r.Promised = ptr(10), 0 }, "it was not warm"},
+		"marker, warm":              {warm, func(r *Row) { r.Marker = MarkerMissing }, "it does not name the marker, which native answers do"},
+		"warmed up":                 {warm, func(r *Row) { r.Counted = false }, "it warmed up"},
+	} {
+		r := made(func(r *Report) { c.change(&r.Rows[c.row]) })
+		x, want := r.Rows[c.row], 2
+		if c.unfit == "" {
+			want = 3
+		}
+		if n := r.Lengths[0].Arms[x.Arm].First.N; x.Unfit != c.unfit || n != want || x.good() != (c.unfit == "") {
+			t.Errorf("%s: %q, %d in the median", name, x.Unfit, n)
+		}
+		if c.unfit != "" && !strings.Contains(r.Markdown(), c.unfit) {
+			t.Errorf("%s: not said", name)
+		}
+	}
+	// Where native answers lose markers of a length, too, it is the model that does.
+	r := made(func(r *Report) { r.Rows[0].Marker, r.Rows[1].Marker = MarkerMissing, MarkerMissing })
+	if r.Rows[1].Unfit != "" {
+		t.Errorf("%q", r.Rows[1].Unfit)
 	}
 }
 

@@ -158,6 +158,12 @@ func (d *round) text(ctx context.Context, t *target, arm Arm, p *prompt, seed ui
 			row.Marker = MarkerFound
 		}
 	}
+	if arm == Bridged && err == nil && a.verdict == "" {
+		d.missing("verdicts: %s sends none (X-PDLink), so whether prompts were bridged is known from cached tokens at most, and no overhead is computed", t.name)
+	}
+	if a.usage.generated == nil && a.pieces > 1 {
+		d.missing("tokens of answers: %s does not tell them, so decode rates count pieces of text", t.name)
+	}
 	row.judged()
 	d.record(ctx, t, &row)
 	if row.Tokens == 0 {
@@ -297,12 +303,15 @@ func (d *round) covered() int {
 func (d *round) tell() {
 	if d.bridged != nil {
 		r := d.bridged
-		if e := d.engine; e != nil && e.Error == "" && r.Error == "" && r.Outcome == outcomeBridged && r.First > 0 {
+		if e := d.engine; e != nil && e.flaw(false) == "" && r.flaw(false) == "" && r.Outcome == outcomeBridged && r.First > 0 {
 			over := r.First - e.Total
 			r.Reading, r.Overhead = e.Total, &over
 		}
-		if d.native != nil && d.native.Error == "" {
-			r.Alone = d.native.First
+		if n := d.native; n != nil && n.Error == "" {
+			r.Alone = n.First
+			if n.Rate > 0 && n.flaw(false) == "" && r.flaw(false) == "" {
+				r.Pair = r.Rate / n.Rate
+			}
 		}
 		for i := range d.report.Rows {
 			x := &d.report.Rows[i]

@@ -47,6 +47,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	err = b.all(ctx)
 	r.Seconds = time.Since(r.Time).Seconds()
 	r.Whole = err == nil
+	r.judge()
 	r.Lengths = append(r.Lengths, lengths(r.Rows)...)
 	r.Checks = append(r.Checks, r.checks()...)
 	r.OK = r.Whole && !slices.ContainsFunc(r.Checks, func(c Check) bool { return c.Level == LevelFail })

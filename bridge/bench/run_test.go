@@ -134,7 +134,7 @@ func TestWhatThereIs(t *testing.T) {
 		"native only":      {func() Options { return Options{Native: serve(t, dec()), Arms: []Arm{Native}} }, []Arm{Native}, []string{"warm: it was not asked for"}, "cold", LevelOK},
 		"engine":           {func() Options { return Options{Engine: serve(t, dec())} }, []Arm{Engine}, []string{"native: the decoder"}, "answered", LevelOK},
 		"front":            {func() Options { return Options{Front: serve(t, &front{decoder: dec()})} }, []Arm{Bridged, Warm}, []string{"overhead: "}, "bridged", LevelOK},
-		"no front":         {func() Options { return Options{Front: serve(t, dec())} }, []Arm{Bridged, Warm}, []string{"overhead: "}, "bridged", LevelFail},
+		"no front":         {func() Options { return Options{Front: serve(t, dec())} }, []Arm{Bridged, Warm}, []string{"overhead: ", "verdicts: the front sends none"}, "bridged", LevelWarn},
 		"front for native": {func() Options { return Options{Native: serve(t, &front{decoder: dec()})} }, []Arm{Native, Warm}, nil, "native", LevelFail},
 		"ids of the engine": {func() Options {
 			d := dec()

@@ -43,6 +43,9 @@ func (d *round) line() string {
 	default:
 		parts = append(parts, "native takes "+secondsText(n.First))
 	}
+	if r != nil && r.Pair > 0 {
+		parts = append(parts, fmt.Sprintf("it decodes %.1f tok/s, native %.1f (%+.1f %%)", r.Rate, d.native.Rate, 100*(r.Pair-1)))
+	}
 	return head + strings.Join(parts, "; ")
 }
 
@@ -128,10 +131,13 @@ func columns() []column {
 		{"warm", first(Warm)},
 		{"tok/s native", rate(Native)}, {"bridged tok/s", rate(Bridged)},
 		{"ratio", func(l *Length) string { return times(l.Rate, "%.3f") }},
+		{"pairs", func(l *Length) string {
+			return spreadText(l.Pairs, func(v float64) string { return fmt.Sprintf("%.3f", v) })
+		}},
 	}
 }
 
-// spreadText is "median (least to most)".
+// spreadText is "median (least to most of n)".
 func spreadText(s *Spread, text func(float64) string) string {
 	switch {
 	case s == nil:
@@ -139,7 +145,7 @@ func spreadText(s *Spread, text func(float64) string) string {
 	case s.N == 1:
 		return text(s.Median)
 	}
-	return fmt.Sprintf("%s (%s to %s)", text(s.Median), text(s.Least), text(s.Most))
+	return fmt.Sprintf("%s (%s to %s of %d)", text(s.Median), text(s.Least), text(s.Most), s.N)
 }
 
 // about are facts of the report, a line each.
@@ -177,7 +183,7 @@ func (r *Report) Text() string {
 	}
 	for i := range r.Lengths {
 		l := &r.Lengths[i]
-		fmt.Fprintf(&b, "\n%d tokens (%d), median (least to most)\n", l.Want, l.Tokens)
+		fmt.Fprintf(&b, "\n%d tokens (%d), median (least to most of so many)\n", l.Want, l.Tokens)
 		for _, c := range columns()[1:] {
 			if cell := c.cell(l); cell != "-" {
 				fmt.Fprintf(&b, "  %-14s %s\n", c.head, cell)
@@ -201,7 +207,7 @@ func (r *Report) Markdown() string {
 	for _, line := range r.about() {
 		b.WriteString("- " + escaped(line) + "\n")
 	}
-	b.WriteString("\n## Medians\n\nTime to the first token; in brackets the least and the most.\n\n")
+	b.WriteString("\n## Medians\n\nTime to the first token; in brackets the least and the most, and of how many runs.\n\n")
 	all := columns()
 	heads := make([]string, 0, len(all))
 	for _, c := range all {
@@ -216,7 +222,7 @@ func (r *Report) Markdown() string {
 		tableRow(&b, cells)
 	}
 	b.WriteString("\n## Every run\n\n")
-	table(&b, []string{"arm", "tokens", "run", "first token", "all", "tok/s", "cached", "promised", "marker", "overhead", "verdict", "memory left", "heat"})
+	table(&b, []string{"arm", "tokens", "run", "first token", "all", "tok/s", "cached", "promised", "marker", "overhead", "rate to native", "verdict", "in no median", "memory left", "heat"})
 	for i := range r.Rows {
 		tableRow(&b, r.Rows[i].cells())
 	}
@@ -248,6 +254,10 @@ func (r *Row) cells() []string {
 	if r.Overhead != nil {
 		over = secondsText(*r.Overhead)
 	}
+	pair := "-"
+	if r.Pair > 0 {
+		pair = fmt.Sprintf("%+.1f %%", 100*(r.Pair-1))
+	}
 	run := fmt.Sprint(r.Run)
 	if !r.Counted {
 		run = "warm-up"
@@ -258,8 +268,8 @@ func (r *Row) cells() []string {
 	}
 	return []string{
 		string(r.Arm), fmt.Sprint(r.Tokens), run, dash(r.First > 0, secondsText(r.First)), dash(r.Total > 0, secondsText(r.Total)),
-		dash(r.Rate > 0, fmt.Sprintf("%.1f", r.Rate)), cached, dash(r.Promised > 0, fmt.Sprint(r.Promised)), or(string(r.Marker), "-"), over,
-		or(or(r.Error, r.Verdict), "-"), dash(r.Host.Available > 0, fmt.Sprintf("%.1f GB", float64(r.Host.Available)/1e9)), or(heat, "-"),
+		dash(r.Rate > 0, fmt.Sprintf("%.1f", r.Rate)), cached, dash(r.Promised > 0, fmt.Sprint(r.Promised)), or(string(r.Marker), "-"), over, pair,
+		or(or(r.Error, r.Verdict), "-"), or(r.Unfit, "-"), dash(r.Host.Available > 0, fmt.Sprintf("%.1f GB", float64(r.Host.Available)/1e9)), or(heat, "-"),
 	}
 }
 

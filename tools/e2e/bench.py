@@ -98,6 +98,8 @@ def whole(house: House, runs: int, tokens: list[int]) -> None:
         record = house.record(b["verdict"])
         same = (record.get("tokens"), record.get("bridge_seconds"), record.get("check"))
         checks.want(f"{name}: the front's record", same, (b["tokens"], b["bridge_seconds"], "equal"))
+    unfit = [(r["arm"], r["unfit"]) for a in ARMS for r in rows(report, a) if "unfit" in r]
+    checks.want("bench: rows in no median", unfit, [])
     cached = [r["cached_tokens"] for r in rows(report, "native")]
     checks.true("bench: native is cold", not any(cached), str(cached))
     # The engine caches prefixes, and it has read these ids for the bridge a moment before.
