@@ -31,13 +31,16 @@ time, the decode rate, the answer's cached tokens and the verdict; every round i
 people: what the engine took, what was added, what native would take. At the end there are the
 medians of each length with the least and the most, and checks: that all was answered, bridged
 and as cold or warm as it should be, that markers were found where the model can find them at
-all, that bridged answers decode as quickly as native ones (within 2 %), and that nothing
-slowed this host down. Overhead is TTFT through the front minus the engine's time on the same
+all, that bridged answers decode as quickly as native ones (within 2 %, of each round's pair
+too), that nothing slowed this host down, and that it had memory left. A request that failed,
+was not cold or warm as it should be, not wholly bridged, found fewer cached tokens than were
+promised, or lost a marker that native answers name is in no median, and its row says why. Overhead is TTFT through the front minus the engine's time on the same
 ids. Ids are those of the decoder's plug-in, which --native leads to, else what the
 engine's tokenizer makes of the prompt.
 
-Any one of the URLs will do, and --native may be any endpoint that speaks the OpenAI API;
-what cannot be measured then is listed, with why. Heat and memory are those of the host that
+Any one of the URLs will do, and --native and --front may be any endpoint that speaks the
+OpenAI API, also one that sends no verdicts; what cannot be measured or known then is listed,
+with why. Heat and memory are those of the host that
 bench runs on: run it on the decode host. Nothing else should use the engines meanwhile.
 
 $` + decoderKeyEnv + ` has the API key of --front and --native, $` + engineKeyEnv + ` that of --engine.

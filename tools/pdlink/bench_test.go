@@ -19,9 +19,10 @@ import (
 
 // benched is an endpoint that speaks the OpenAI API, of which a test counts what is asked for.
 type benched struct {
-	asked atomic.Int64 // requests for text
-	keys  atomic.Value // string: the last one's
-	stop  func()       // called in the fifth request for text, which then hangs; nil: none does
+	asked   atomic.Int64 // requests for text
+	keys    atomic.Value // string: the last one's
+	verdict string       // of every answer; empty: none
+	stop    func()       // called in the fifth request for text, which then hangs; nil: none does
 }
 
 func (b *benched) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -35,6 +36,9 @@ func (b *benched) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	body, _ := io.ReadAll(r.Body)
+	if b.verdict != "" {
+		w.Header().Set("X-PDLink", b.verdict)
+	}
 	if b.asked.Add(1) == 5 && b.stop != nil {
 		b.stop()
 		<-r.Context().Done()
@@ -110,12 +114,22 @@ func TestBenchJSON(t *testing.T) {
 
 // TestBenchFails: where something is not as expected, the report is there all the same.
 func TestBenchFails(t *testing.T) {
-	status, out, errOut := cli(t, "bench", "--front", serveBenched(t, &benched{}), "--tokens", "100", "--runs", "1", "--warm-up", "0")
-	if status != exitFailed || errOut != "" || !strings.Contains(out, "fail  bridged: 1 of 1 were not wholly bridged; first bridged, 100 tokens, run 1: no verdict") {
+	status, out, errOut := cli(t, "bench", "--front", serveBenched(t, &benched{verdict: "partial 50/100 tokens; the link was cut"}), "--tokens", "100", "--runs", "1", "--warm-up", "0")
+	if status != exitFailed || errOut != "" || !strings.Contains(out, "fail  bridged: 1 of 1 were not wholly bridged; first bridged, 100 tokens, run 1: partial 50/100") {
 		t.Errorf("status %d: %s%s", status, out, errOut)
 	}
 	status, out, errOut = cli(t, "bench", "--native", "http://127.0.0.1:1")
 	if status != exitFailed || out != "" || !strings.Contains(errOut, "the decoder at http://127.0.0.1:1: ask for its models: ") {
+		t.Errorf("status %d: %s%s", status, out, errOut)
+	}
+}
+
+// TestBenchOfAnyEndpoint: one that sends no verdicts is measured, and what is then not known
+// is said.
+func TestBenchOfAnyEndpoint(t *testing.T) {
+	status, out, errOut := cli(t, "bench", "--front", serveBenched(t, &benched{}), "--arms", "bridged", "--tokens", "100", "--runs", "1", "--warm-up", "0")
+	if status != exitOK || errOut != "" || !strings.Contains(out, "warn  bridged: 1 of 1 have no verdict, so whether they were bridged is not known") ||
+		!strings.Contains(out, "not measured  verdicts: the front sends none (X-PDLink)") || !strings.Contains(out, "\n  bridged ") {
 		t.Errorf("status %d: %s%s", status, out, errOut)
 	}
 }

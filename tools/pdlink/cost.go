@@ -7,7 +7,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -30,10 +29,16 @@ a cable in between would allow is computed, and the report says how.
 How fast the engines are is said with --prefill-rate and --native-rate, as tokens/s
 or as seconds of prompts (25000:17.1,82000:42.2), or asked from two OpenAI endpoints
 with --engines PREFILL,DECODER: prompts of random words, one token to answer. Without
-either it is what somebody published for the model, and the report says who.
+either it is what somebody published for the model, and the report says who. Whatever
+is not measured here is marked as given, published or assumed.
 
-With a CASE (a directory, or bundled:NAME) its own blocks are made and sent: its
-length is the only one measured then, and the arithmetic in plain Go is in it.
+With a CASE (a directory, or bundled:NAME) its own blocks are sent: its length is the
+only one measured then. They are made before the clock runs, up to 256 MB; of more the
+arithmetic in plain Go is in the numbers, and the report says so. Where nobody says how
+fast the engines are, break-evens are those of assumed ones.
+
+Other lengths than those measured (--measure) are taken from a line through them, marked
+~, and ~~ where they are more than ten times as long; each with its interval of 95 %.
 
 --html writes a page for people, without scripts and without anything from a network;
 --json prints the same as JSON, whose schema "pdlink cost schema" prints. "pdlink cost
@@ -192,12 +197,15 @@ func (f *costFlags) settle(g given, args []string) error {
 	case said != (g("prefill-rate") && g("native-rate")):
 		return errors.New("--prefill-rate and --native-rate go together: one of them alone decides nothing")
 	case said:
-		f.known.Source = "said on the command line"
+		f.known.Source, f.known.Origins = "said on the command line", cost.Origins{Prefill: cost.Given, Native: cost.Given}
 	case len(f.engines) == 0 && len(args) == 0:
 		f.known, _ = cost.KnownEngines(f.model)
 		if g("cached-rate") {
 			f.known.Source += "; the decoder with its blocks: said on the command line"
 		}
+	}
+	if g("cached-rate") {
+		f.known.Origins.Cached = cost.Given
 	}
 	for _, r := range rates {
 		if r.text == "" {
@@ -254,54 +262,13 @@ func writePage(name string, r *cost.Report) error {
 	return nil
 }
 
-// printCost prints a report for people.
-func printCost(std streams, r *cost.Report) {
-	std.printf("%s\n\n", r.Headline)
-	tw := tabwriter.NewWriter(std.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	head := "link\tper token\t(least to most)\ttail\tCPU s/GB\t"
-	for _, c := range r.Links[0].Costs {
-		head += cost.Number(c.Tokens) + " tokens\t"
-	}
-	fmt.Fprintln(tw, head+"pays from\t")
-	for _, l := range r.Links {
-		cpu := fmt.Sprintf("%.2f + %.2f", l.SenderCPU, l.ReceiverCPU)
-		if l.Processes == 1 {
-			cpu = fmt.Sprintf("%.2f", l.SenderCPU)
-		}
-		printTo(tw, "%s\t%s\t(%s to %s)\t%s\t%s\t", l.Link, cost.Milliseconds(l.MsPerToken), cost.Milliseconds(l.MsLeast), cost.Milliseconds(l.MsMost), cost.Seconds(l.Tail), cpu)
-		for _, c := range l.Costs {
-			mark := "~"
-			if c.Measured {
-				mark = ""
-			}
-			printTo(tw, "%s\t", mark+cost.Seconds(c.Seconds))
-		}
-		pays := "?"
-		switch {
-		case l.BreakEven != nil:
-			pays = cost.Number(*l.BreakEven)
-		case len(r.Native) > 0:
-			pays = "never"
-		}
-		printTo(tw, "%s\t\n", pays)
-	}
-	tw.Flush() //nolint:errcheck // nobody is left to tell
-	std.printf("(~ extrapolated: the fixed part and so much for each token)\n")
-	if text := r.NoiseText(); text != "" {
-		std.printf("%s\n", text)
-	}
-	for _, m := range r.Missing {
-		std.printf("%s was not measured: %s\n", m.Link, m.Why)
-	}
-}
-
 // reportOf is a report that says on what it was measured.
 func (f *costFlags) reportOf(args []string) *cost.Report {
 	r := &cost.Report{
 		Version: thisBuild().Version, Time: time.Now().UTC().Format(time.RFC3339), Host: costHost(), Case: cost.Synthetic + f.model,
 		Chunk: f.chunk, Repeats: f.runs, Store: "durable", Missing: []cost.Missing{}, Published: []cost.Replaced{}, Native: []cost.Native{},
 	}
-	r.Engines.Source = f.known.Source
+	r.Engines.Source, r.Engines.Origins = f.known.Source, f.known.Origins
 	switch {
 	case f.discard:
 		r.Store = "none"

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -29,7 +32,10 @@ type costRatio struct {
 	Low      float64 `json:"ratio_low"`
 	High     float64 `json:"ratio_high"`
 	Coverage float64 `json:"coverage"` // how probable it is that the interval has the true one
-	Differs  bool    `json:"differs"`  // 1 is outside of an interval that is sure enough
+	Differs  bool    `json:"differs"`  // 1 is outside of an interval that is sure enough, and nothing disturbed the runs
+
+	Disturbed []string `json:"disturbed"` // which reports' runs differ by more than a half among themselves; null: none
+	Unlike    []string `json:"unlike"`    // in what A and B were measured differently; null: in nothing
 }
 
 func newCostCompare(std streams) *cobra.Command {
@@ -42,6 +48,10 @@ both measured, and the wait behind the last layer, as the ratio B/A with an inte
 that has the true one with a probability of 95 % or as much as the runs allow. Four
 runs on each side are enough for that. A and B are files of "pdlink cost --json".
 
+Reports of other prompts, stores, chunks or ends are refused. A link whose runs differ by
+more than a half among themselves in one of them was disturbed, and no difference is
+claimed of it. Where hosts, builds or the prefill's pace are not the same, that is said.
+
 ` + statusText,
 		Args: wants(2, "A", "B"),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -53,9 +63,8 @@ runs on each side are enough for that. A and B are files of "pdlink cost --json"
 			if err != nil {
 				return err
 			}
-			if a.Model != b.Model || a.BytesPerToken != b.BytesPerToken || a.Store != b.Store {
-				return fmt.Errorf("they are of different things: A of %s, %s a token, store %s; B of %s, %s a token, store %s",
-					a.Model, cost.Bytes(a.BytesPerToken), a.Store, b.Model, cost.Bytes(b.BytesPerToken), b.Store)
+			if list := differences(a, b); len(list) > 0 {
+				return fmt.Errorf("they are of different things: %s", strings.Join(list, "; "))
 			}
 			return printRatios(std, ratios(a, b), asJSON)
 		},
@@ -77,12 +86,44 @@ func readCost(name string) (*cost.Report, error) {
 	return r, nil
 }
 
+// setting is something that a report was measured with.
+type setting struct{ what, a, b string }
+
+// unequal are the settings that differ.
+func unequal(list []setting) (texts []string) {
+	for _, s := range list {
+		if s.a != s.b {
+			texts = append(texts, fmt.Sprintf("%s: A %s, B %s", s.what, cmp.Or(s.a, "none"), cmp.Or(s.b, "none")))
+		}
+	}
+	return texts
+}
+
+// differences are those between two reports that make their numbers ones of different things.
+func differences(a, b *cost.Report) []string {
+	return unequal([]setting{
+		{"case", a.Case, b.Case}, {"model", a.Model, b.Model}, {"bytes a token", cost.Bytes(a.BytesPerToken), cost.Bytes(b.BytesPerToken)},
+		{"tokens of a block", fmt.Sprint(a.BlockTokens), fmt.Sprint(b.BlockTokens)}, {"layers", fmt.Sprint(a.Layers), fmt.Sprint(b.Layers)},
+		{"tokens of a chunk", fmt.Sprint(a.Chunk), fmt.Sprint(b.Chunk)}, {"store", a.Store, b.Store}, {"made before", fmt.Sprint(a.Made), fmt.Sprint(b.Made)},
+	})
+}
+
 // ratios compares the links that both reports have.
 func ratios(a, b *cost.Report) (list []costRatio) {
+	unlike := unequal([]setting{{"host", a.Host, b.Host}, {"pdlink", a.Version, b.Version}})
 	for _, l := range a.Links {
 		for _, m := range b.Links {
-			if l.Link != m.Link {
+			if l.Link != m.Link || l.Processes != m.Processes {
 				continue
+			}
+			var disturbed []string
+			for _, x := range []struct {
+				name string
+				of   cost.LinkReport
+			}{{"A", l}, {"B", m}} {
+				if _, _, ok := x.of.Noisy(); ok {
+					disturbed = append(disturbed, x.name)
+				}
 			}
 			n := commonLength(l.Measurements, m.Measurements)
 			for _, w := range []struct {
@@ -108,14 +149,31 @@ func ratios(a, b *cost.Report) (list []costRatio) {
 				if math.IsNaN(q.Median) {
 					continue
 				}
+				also := slices.Clone(unlike)
+				if w.paced {
+					also = append(also, unequal([]setting{{"the prefill's pace", paceText(a), paceText(b)}})...)
+				}
 				list = append(list, costRatio{
 					Event: "compare", Link: l.Link, What: w.what, A: stats.Median(x, costConfidence).Median, B: stats.Median(y, costConfidence).Median,
-					Ratio: q.Median, Low: q.Low, High: q.High, Coverage: q.Coverage, Differs: q.Coverage >= costConfidence && (q.Low > 1 || q.High < 1),
+					Ratio: q.Median, Low: q.Low, High: q.High, Coverage: q.Coverage, Differs: q.Coverage >= costConfidence && (q.Low > 1 || q.High < 1) && len(disturbed) == 0,
+					Disturbed: disturbed, Unlike: also,
 				})
 			}
 		}
 	}
 	return list
+}
+
+// paceText is how fast a report's tails were made.
+func paceText(r *cost.Report) string {
+	chunk := r.Chunk
+	if r.BlockTokens > 0 {
+		chunk = max(1, chunk/r.BlockTokens) * r.BlockTokens
+	}
+	if len(r.Engines.Prefill) == 0 {
+		return ""
+	}
+	return cost.Seconds(r.Engines.Prefill.At(chunk)) + " a chunk"
 }
 
 // commonLength is the longest prompt that both measured as fast as it goes; 0: none.
@@ -147,6 +205,8 @@ func printRatios(std streams, list []costRatio, asJSON bool) error {
 		}
 		word := "no difference seen"
 		switch {
+		case len(r.Disturbed) > 0:
+			word = "disturbed: runs of " + strings.Join(r.Disturbed, " and ") + " differ too much"
 		case r.Differs && r.Ratio > 1:
 			word = "B takes more"
 		case r.Differs:
@@ -156,5 +216,17 @@ func printRatios(std streams, list []costRatio, asJSON bool) error {
 		}
 		printTo(tw, "%s\t%s\t%.4g\t%.4g\t%.3f\t%.3f to %.3f (%.1f %%)\t%s\n", r.Link, r.What, r.A, r.B, r.Ratio, r.Low, r.High, 100*r.Coverage, word)
 	}
-	return tw.Flush()
+	if err := tw.Flush(); err != nil || asJSON {
+		return err
+	}
+	var said []string
+	for _, r := range list {
+		for _, text := range r.Unlike {
+			if !slices.Contains(said, text) {
+				said = append(said, text)
+				std.printf("not the same: %s\n", text)
+			}
+		}
+	}
+	return nil
 }

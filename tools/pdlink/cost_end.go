@@ -7,7 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync/atomic"
+	"maps"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -60,6 +60,8 @@ type costAnswer struct {
 	Tail     float64            `json:"tail,omitempty"`    // from the source's last piece to the verdict
 	CPU      float64            `json:"cpu,omitempty"`     // of this process
 	Busy     map[string]float64 `json:"busy,omitempty"`    // seconds in which each phase was going on
+	Spent    map[string]float64 `json:"spent,omitempty"`   // the same, each moment of an end counted once
+	Made     bool               `json:"made,omitempty"`    // a case's pieces were made before the clock ran
 	PerToken float64            `json:"per_token,omitempty"`
 	Block    int                `json:"block,omitempty"`
 	Layers   int                `json:"layers,omitempty"`
@@ -108,7 +110,8 @@ type costEnd struct {
 	names peerNames
 	r     *receiving // nil: nothing is received
 	rec   *trace.Recorder
-	cpu   float64 // when receiving began
+	cpu   float64     // when receiving began
+	held  *heldPieces // of the last case; nil: none
 }
 
 func (e *costEnd) do(ctx context.Context, o costOrder) (costAnswer, error) {
@@ -188,7 +191,7 @@ func (e *costEnd) stop() (a costAnswer, err error) {
 	}
 	a.CPU = cpuSeconds() - e.cpu
 	err = errors.Join(e.r.stop(), e.shut())
-	e.r, a.Busy = nil, busy(e.rec, trace.Receive, trace.Verify, trace.Write, trace.Sync, trace.Adopt)
+	e.r, a.Busy, a.Spent = nil, busy(e.rec, receiverRows()), spent(e.rec, receiverRows())
 	return a, err
 }
 
@@ -210,22 +213,30 @@ func (e *costEnd) send(ctx context.Context, o costOrder) (a costAnswer, err erro
 		return a, err
 	}
 	defer func() { err = errors.Join(err, e.shut()) }()
-	addr, rows := u.addr, []trace.Row{trace.Project, trace.Lease, trace.Grant, trace.Send}
+	source, made, err := e.pieces(ctx, o, j)
+	if err != nil {
+		return a, err
+	}
+	addr, here := u.addr, u.scheme == schemeMem
 	cpu := cpuSeconds()
-	if u.scheme == schemeMem {
+	if here {
 		r, err := startReceiving(ctx, link, u, func() (bridge.Options, error) { return e.options(o) })
 		if err != nil {
 			return a, err
 		}
 		defer func() { err = errors.Join(err, r.stop()) }()
 		addr = r.listener.Addr()
-		rows = append(rows, trace.Receive, trace.Verify, trace.Write, trace.Sync, trace.Adopt)
 	}
-	v, tail, err := e.carry(ctx, j, o.Pace, failover.Route{Name: u.scheme, Link: link, Addr: addr})
+	v, tail, err := e.carry(ctx, j, source, o.Pace, failover.Route{Name: u.scheme, Link: link, Addr: addr})
 	if err != nil {
 		return a, dialError(ctx, err)
 	}
-	a = costAnswer{Seconds: v.Seconds, Tail: tail.Seconds(), CPU: cpuSeconds() - cpu, Busy: busy(e.rec, rows...), Blocks: v.Blocks, Bytes: v.Bytes}
+	a = costAnswer{Seconds: v.Seconds, Tail: tail.Seconds(), CPU: cpuSeconds() - cpu, Made: made, Blocks: v.Blocks, Bytes: v.Bytes}
+	a.Busy, a.Spent = busy(e.rec, senderRows()), spent(e.rec, senderRows())
+	if here {
+		maps.Copy(a.Busy, busy(e.rec, receiverRows()))
+		maps.Copy(a.Spent, spent(e.rec, receiverRows()))
+	}
 	a.Block, a.Layers, a.Model = j.plan.Spec.BlockTokens, j.plan.Spec.Layers, j.plan.Spec.Model
 	a.Tokens, a.PerToken = v.Blocks*a.Block, float64(j.shape.BlockBytes)/float64(a.Block)
 	if v.State != bridge.Complete || v.Present > 0 || len(v.Links) != 1 {
@@ -237,7 +248,7 @@ func (e *costEnd) send(ctx context.Context, o costOrder) (a costAnswer, err erro
 
 // carry sends a job over one route and returns the receiver's verdict, and how long after
 // the source's last piece it came.
-func (e *costEnd) carry(ctx context.Context, j *job, pace float64, way failover.Route) (v bridge.Verdict, tail time.Duration, err error) {
+func (e *costEnd) carry(ctx context.Context, j *job, source bridge.Source, pace float64, way failover.Route) (v bridge.Verdict, tail time.Duration, err error) {
 	d, err := failover.New(failover.Options{Routes: []failover.Route{way}, Window: -1})
 	if err != nil {
 		return v, 0, err
@@ -248,7 +259,7 @@ func (e *costEnd) carry(ctx context.Context, j *job, pace float64, way failover.
 		return v, 0, err
 	}
 	defer c.Close()
-	src := &pacedSource{Source: j.parts[0].source, blocks: int64(j.shape.Blocks)}
+	src := &pacedSource{Source: source, blocks: int64(j.shape.Blocks)}
 	if pace > 0 {
 		src.rate = float64(int64(j.shape.Blocks)*j.shape.BlockBytes) / pace
 	}
@@ -274,8 +285,19 @@ func (o costOrder) job() (*job, error) {
 	return j, err
 }
 
+// senderRows are a sender's phases: where several go on at once, the moment is the first's.
+// Work comes before waiting.
+func senderRows() []trace.Row {
+	return []trace.Row{trace.Project, trace.Send, trace.Lease, trace.Grant}
+}
+
+// receiverRows are the same of a receiver, to which reading the wire is mostly waiting.
+func receiverRows() []trace.Row {
+	return []trace.Row{trace.Write, trace.Sync, trace.Verify, trace.Adopt, trace.Receive}
+}
+
 // busy is for how long each of some phases was going on, in seconds.
-func busy(rec *trace.Recorder, rows ...trace.Row) map[string]float64 {
+func busy(rec *trace.Recorder, rows []trace.Row) map[string]float64 {
 	m := make(map[string]float64, len(rows))
 	for _, r := range rows {
 		m[r.String()] = rec.Busy(r).Seconds()
@@ -283,46 +305,14 @@ func busy(rec *trace.Recorder, rows ...trace.Row) map[string]float64 {
 	return m
 }
 
-// pacedSource makes pieces no faster than an engine that computes a layer after the other
-// would, and says when the last one was there.
-type pacedSource struct {
-	bridge.Source
-	rate   float64      // bytes/s; 0: as fast as it goes
-	blocks int64        // of the plan: all of them are one chunk
-	ended  atomic.Int64 // ns
-}
-
-// Run implements bridge.Source.
-func (s *pacedSource) Run(ctx context.Context, to bridge.Sink) error {
-	if s.rate > 0 {
-		to = &pacedSink{Sink: to, s: s, began: time.Now(), off: -1}
+// spent shares the time in which anything was going on out among the phases: their sum is
+// that time.
+func spent(rec *trace.Recorder, rows []trace.Row) map[string]float64 {
+	m, before := make(map[string]float64, len(rows)), 0.0
+	for i, r := range rows {
+		all := rec.Busy(rows[:i+1]...).Seconds()
+		m[r.String()] = all - before
+		before = all
 	}
-	err := s.Source.Run(ctx, to)
-	s.ended.Store(time.Now().UnixNano())
-	return err
-}
-
-// pacedSink belongs to one goroutine, as every Sink.
-type pacedSink struct {
-	bridge.Sink
-	s     *pacedSource
-	began time.Time
-	off   int64 // of the layer at hand
-	bytes int64 // of all layers up to it
-}
-
-// Put implements bridge.Sink. A piece at another offset is the first one of a layer: it is
-// there when that has been computed for the whole chunk.
-func (k *pacedSink) Put(ctx context.Context, block int, off int64, p []byte) error {
-	if off != k.off {
-		k.off = off
-		k.bytes += int64(len(p)) * k.s.blocks
-		at := k.began.Add(time.Duration(float64(k.bytes) / k.s.rate * float64(time.Second)))
-		select {
-		case <-time.After(time.Until(at)):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return k.Sink.Put(ctx, block, off, p)
+	return m
 }

@@ -33,6 +33,7 @@ func (f *costFlags) ask(ctx context.Context, std streams) (k cost.Known, err err
 			return k, fmt.Errorf("%s: %w", engine.url, err)
 		}
 	}
+	k.Origins = cost.Origins{Prefill: cost.Here, Native: cost.Here}
 	k.Source = "asked from the engines, with prompts of random words, one answer each"
 	return k, nil
 }

@@ -13,23 +13,32 @@ const raplRoot = "/sys/class/powercap"
 // energy is a reading of the host's energy counters.
 type energy map[string]float64 // joules by counter
 
-// readEnergy reads the counters of the packages below root; nil where there are none that
-// this user may read.
+// readEnergy reads the counters of the processors' packages below root and of the memory
+// beside them, and that of the whole board, which contains both, only where there is no
+// other; nil where there are none that this user may read.
 func readEnergy(root string) energy {
 	zones, _ := filepath.Glob(filepath.Join(root, "intel-rapl:[0-9]*")) // the pattern is right
-	e := energy{}
+	parts, board := energy{}, energy{}
 	for _, z := range zones {
-		if strings.Count(filepath.Base(z), ":") > 1 {
+		name, _ := os.ReadFile(filepath.Join(z, "name")) // else it is a package's
+		to := parts
+		switch kind := strings.TrimSpace(string(name)); {
+		case kind == "psys":
+			to = board
+		case strings.Count(filepath.Base(z), ":") > 1 && kind != "dram":
 			continue // a part of a package
 		}
 		if v, ok := readMicro(filepath.Join(z, "energy_uj")); ok {
-			e[z] = v
+			to[z] = v
 		}
 	}
-	if len(e) == 0 {
-		return nil
+	switch {
+	case len(parts) > 0:
+		return parts
+	case len(board) > 0:
+		return board
 	}
-	return e
+	return nil
 }
 
 // readMicro reads a number of millionths.

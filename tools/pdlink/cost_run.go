@@ -67,9 +67,10 @@ func (f *costFlags) measured(ctx context.Context, std streams, args []string) (*
 	}
 	step, hide := std.progress("measure")
 	defer hide()
-	if err := c.rounds(ctx, r, links, lengths, step); err != nil {
+	if err := c.rounds(ctx, r, links, lengths, c.once, step); err != nil {
 		return nil, failed(err)
 	}
+	r.Made = c.sender.last.Made
 	rows := cost.Lengths()
 	if len(args) > 0 {
 		rows = []int{links[0].Runs[0].Tokens}
@@ -111,40 +112,44 @@ func (f *costFlags) lengths(args []string, r *cost.Report) ([]int, error) {
 }
 
 // rounds measures every link at every length, one after the other, so many times: what
-// disturbs the host disturbs all of them. A first round warms up, and is not counted.
-func (c *costRunner) rounds(ctx context.Context, r *cost.Report, links []*cost.Measured, lengths []int, step func(done, total int64)) error {
+// disturbs the host disturbs all of them, and what drifts favours none, since each begins
+// a round in its turn. A first round warms up, and is not counted.
+func (c *costRunner) rounds(ctx context.Context, r *cost.Report, links []*cost.Measured, lengths []int, once onceFunc, step func(done, total int64)) error {
 	total, done := int64((c.runs*len(lengths)+c.tails)*len(links)), int64(0)
-	each := func(tokens int, pace float64) error {
+	each := func(round, tokens int, pace float64) error {
 		for i := range links {
-			l := links[(i+int(done))%len(links)] // none is always the first
-			run, err := c.once(ctx, l.Link, tokens, pace)
+			l := links[(round+i)%len(links)]
+			run, err := once(ctx, l.Link, tokens, pace)
 			if err != nil {
 				return fmt.Errorf("%s, %d tokens: %w", l.Link, tokens, err)
 			}
 			l.Runs = append(l.Runs, run)
+			done++
+			step(done, total)
 		}
-		done += int64(len(links))
-		step(done, total)
 		return nil
 	}
-	for range c.runs {
+	for round := range c.runs {
 		for _, n := range lengths {
-			if err := each(n, 0); err != nil {
+			if err := each(round, n, 0); err != nil {
 				return err
 			}
 		}
 	}
 	if len(c.args) > 0 || len(c.known.Prefill) == 0 {
-		return nil // a case's arithmetic has its own pace, and no other one is known
+		return nil // a case's pieces come in an order of their own, and no other pace is known
 	}
 	chunk := max(1, c.chunk/r.BlockTokens) * r.BlockTokens
-	for range c.tails {
-		if err := each(chunk+1, c.known.Prefill.At(chunk)); err != nil {
+	for round := range c.tails {
+		if err := each(round, chunk+1, c.known.Prefill.At(chunk)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+// onceFunc measures one transfer of a prompt; pace is as in costOrder.
+type onceFunc func(ctx context.Context, link string, tokens int, pace float64) (cost.Run, error)
 
 // available are the links that work here, warmed up, and those that this host cannot have.
 func (c *costRunner) available(ctx context.Context, r *cost.Report, lengths []int) (links []*cost.Measured, missing []cost.Missing, err error) {
@@ -196,12 +201,13 @@ func (c *costRunner) once(ctx context.Context, link string, tokens int, pace flo
 	}
 	run = cost.Run{
 		Tokens: sent.Tokens, Blocks: sent.Blocks, Bytes: sent.Bytes, Paced: pace > 0, Seconds: sent.Seconds, Tail: sent.Tail,
-		SenderCPU: sent.CPU, ReceiverCPU: received.CPU, Busy: sent.Busy,
+		SenderCPU: sent.CPU, ReceiverCPU: received.CPU, Busy: sent.Busy, Spent: sent.Spent,
 	}
 	if j, ok := readEnergy(raplRoot).since(before); ok {
 		run.Joules = &j
 	}
 	maps.Copy(run.Busy, received.Busy)
+	maps.Copy(run.Spent, received.Spent)
 	return run, nil
 }
 

@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -47,7 +50,7 @@ func TestCost(t *testing.T) {
 	var names []string
 	for _, l := range r.Links {
 		names = append(names, l.Link)
-		if l.MsPerToken <= 0 || l.MsLeast > l.MsPerToken || l.MsMost < l.MsPerToken || l.Tail <= 0 || !l.Paced || l.BreakEven == nil || len(l.Costs) != 5 {
+		if l.MsPerToken <= 0 || l.MsLeast > l.MsPerToken || l.MsMost < l.MsPerToken || l.Tail <= 0 || !l.Paced || l.BreakEven == nil || !l.EvenKnown || len(l.Costs) != 5 || l.Line.Longest != 6144 {
 			t.Errorf("%s: %+v", l.Link, l)
 		}
 		if (l.Link == "mem") != (l.Processes == 1) || l.SenderCPU <= 0 || (l.ReceiverCPU > 0) != (l.Processes == 2) {
@@ -71,11 +74,18 @@ func TestCost(t *testing.T) {
 				t.Errorf("%s: no phase %s in %v", l.Link, want, l.Phases)
 			}
 		}
+		shares := map[string]float64{}
+		for _, p := range l.Phases {
+			shares[p.End] += p.Share
+		}
+		if math.Abs(shares["sender"]-1) > 1e-9 || math.Abs(shares["receiver"]-1) > 1e-9 {
+			t.Errorf("%s: shares of the ends are %v", l.Link, shares)
+		}
 	}
 	if !slices.Equal(names[:4], []string{"mem", "unix", "tcp", "tcp+tls"}) || len(r.Links)+len(r.Missing) != 5 {
 		t.Errorf("links %v, missing %v", names, r.Missing)
 	}
-	if r.Store != "written" || r.BytesPerToken != 9842 || r.BlockTokens != 2048 || r.Engines.Source != "said on the command line" || len(r.Published) > 0 {
+	if r.Store != "written" || r.BytesPerToken != 9842 || r.BlockTokens != 2048 || r.Engines.Source != "said on the command line" || r.Engines.Origins.Native != cost.Given || r.Engines.Origins.Cached != cost.Computed || len(r.Published) > 0 {
 		t.Errorf("%+v", r)
 	}
 	page, err := os.ReadFile(html)
@@ -91,7 +101,8 @@ func TestCost(t *testing.T) {
 func TestCostOfACase(t *testing.T) {
 	t.Setenv(mainEnv, "1")
 	status, out, errOut := cli(t, "cost", "bundled:dsv4-b", "--links", "tcp,mem", "--runs", "1", "--discard")
-	if status != exitOK || !strings.Contains(out, "4,096 tokens") || !strings.Contains(out, "\n   mem ") || !strings.Contains(out, "\n   tcp ") || !strings.Contains(out, "?") || !strings.Contains(errOut, "--engines") {
+	if status != exitOK || !strings.Contains(out, "4,096 tokens") || !strings.Contains(out, "\n   mem ") || !strings.Contains(out, "\n   tcp ") || !strings.Contains(out, "?") || !strings.Contains(errOut, "--engines") ||
+		!strings.Contains(out, "if the decoder reads 400 tokens/s, prefill 2,000 tokens/s (assumed), it pays from: mem ") || strings.Contains(out, "82,000") {
 		t.Errorf("status %d: %s%s", status, out, errOut)
 	}
 }
@@ -244,11 +255,18 @@ func TestCostAsksEngines(t *testing.T) {
 // costFile writes a report whose runs take so many seconds.
 func costFile(t *testing.T, model string, seconds ...float64) string {
 	t.Helper()
+	return costFileOf(t, cost.Report{Model: model}, seconds...)
+}
+
+// costFileOf writes a report of which something else is said, too.
+func costFileOf(t *testing.T, r cost.Report, seconds ...float64) string {
+	t.Helper()
 	l := cost.LinkReport{Link: "tcp"}
 	for _, s := range seconds {
 		l.Measurements = append(l.Measurements, cost.Run{Tokens: 4096, Seconds: s, SenderCPU: s, ReceiverCPU: s}, cost.Run{Tokens: 2048, Seconds: 99}, cost.Run{Paced: true, Tokens: 8192, Tail: 1})
 	}
-	b, err := json.Marshal(cost.Report{Schema: cost.SchemaName, Model: model, Links: []cost.LinkReport{l, {Link: "mem"}}})
+	r.Schema, r.Links = cost.SchemaName, []cost.LinkReport{l, {Link: "mem"}}
+	b, err := json.Marshal(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -282,6 +300,132 @@ func TestCostCompare(t *testing.T) {
 		t.Errorf("%s", out)
 	}
 }
+
+// TestCostCompareOfUnlikeReports: what cannot be compared is refused, and what was disturbed
+// or measured elsewhere is said to be.
+func TestCostCompareOfUnlikeReports(t *testing.T) {
+	a := costFile(t, "m", 1, 1.01, 1.02, 1.03, 1.04, 1.05)
+	for say, r := range map[string]cost.Report{
+		"case: A none, B synthetic:x":     {Model: "m", Case: "synthetic:x"},
+		"tokens of a chunk: A 0, B 8192":  {Model: "m", Chunk: 8192},
+		"tokens of a block: A 0, B 256":   {Model: "m", BlockTokens: 256},
+		"store: A none, B durable":        {Model: "m", Store: "durable"},
+		"made before: A false, B true":    {Model: "m", Made: true},
+		"bytes a token: A 0 B, B 9.84 kB": {Model: "m", BytesPerToken: 9842},
+	} {
+		if status, out, errOut := cli(t, "cost", "compare", a, costFileOf(t, r, 1)); status != exitUsage || out != "" || !strings.Contains(errOut, say) {
+			t.Errorf("%s: status %d: %s%s", say, status, out, errOut)
+		}
+	}
+	other := cost.Report{Model: "m", Host: "a Mac"}
+	other.Engines.Prefill = cost.Rate(1000)
+	status, out, _ := cli(t, "cost", "compare", a, costFileOf(t, other, 2, 2.01, 2.02, 2.03, 2.04, 2.05))
+	if status != exitOK || !strings.Contains(out, "B takes more") || strings.Count(out, "not the same: host: A none, B a Mac") != 1 || !strings.Contains(out, "not the same: the prefill's pace: A none, B ") {
+		t.Errorf("status %d: %s", status, out)
+	}
+	disturbed := costFile(t, "m", 2, 2.01, 2.02, 2.03, 2.04, 9)
+	if _, out, _ = cli(t, "cost", "compare", a, disturbed); !strings.Contains(out, "disturbed: runs of B differ too much") || strings.Contains(out, "B takes more") {
+		t.Errorf("%s", out)
+	}
+	if _, out, _ = cli(t, "cost", "compare", disturbed, a, "--json"); !strings.Contains(out, `"disturbed":["A"]`) || strings.Contains(out, `"differs":true`) {
+		t.Errorf("%s", out)
+	}
+}
+
+// TestCostLinksTakeTurns: each link is the first of a length as often as every other, and
+// the second, and so on.
+func TestCostLinksTakeTurns(t *testing.T) {
+	const links = 4
+	c := &costRunner{costFlags: &costFlags{runs: links, tails: 2 * links, chunk: 4096}}
+	c.known.Prefill = cost.Rate(1000)
+	var list []*cost.Measured
+	for _, name := range []string{"mem", "unix", "tcp", "tcp+tls"} {
+		list = append(list, &cost.Measured{Link: name})
+	}
+	at := map[string]map[string]int{} // by length and place, then by link
+	asked, last := map[int]int{}, int64(0)
+	once := func(_ context.Context, link string, tokens int, pace float64) (cost.Run, error) {
+		place := fmt.Sprintf("%d tokens, place %d", tokens, asked[tokens]%links)
+		asked[tokens]++
+		if at[place] == nil {
+			at[place] = map[string]int{}
+		}
+		at[place][link]++
+		if (pace > 0) != (tokens == 4097) {
+			t.Errorf("%d tokens at a pace of %g", tokens, pace)
+		}
+		return cost.Run{Tokens: tokens}, nil
+	}
+	err := c.rounds(t.Context(), &cost.Report{BlockTokens: 2048}, list, []int{100, 200}, once, func(done, total int64) {
+		if last++; done != last || total != 4*links*links {
+			t.Errorf("step %d of %d after %d", done, total, last)
+		}
+	})
+	if err != nil || len(at) != 3*links {
+		t.Fatalf("%v: %v", err, at)
+	}
+	for place, by := range at {
+		want := 1
+		if strings.HasPrefix(place, "4097") {
+			want = 2
+		}
+		for _, l := range list {
+			if by[l.Link] != want {
+				t.Errorf("%s: %s %d times of %d: %v", place, l.Link, by[l.Link], want, by)
+			}
+		}
+	}
+}
+
+// TestCostHoldsACase: its pieces are what its source makes, in its order, and no more is
+// kept than may be.
+func TestCostHoldsACase(t *testing.T) {
+	o := costOrder{Case: "bundled:dsv4-b", Chunk: 1024}
+	j, err := o.job()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.release()
+	var e costEnd
+	held, made, err := e.pieces(t.Context(), o, j)
+	again, _, err2 := e.pieces(t.Context(), o, j)
+	if err != nil || err2 != nil || !made || held != again {
+		t.Fatalf("%v, %v, made %v", err, err2, made)
+	}
+	var a, b recordSink
+	if err := errors.Join(j.parts[0].source.Run(t.Context(), &a), held.Run(t.Context(), &b)); err != nil {
+		t.Fatal(err)
+	}
+	if len(a) == 0 || !slices.Equal(a, b) || !slices.Contains(a, "push") {
+		t.Errorf("%d calls of the source, %d of what was held", len(a), len(b))
+	}
+	if s, made, err := e.pieces(t.Context(), costOrder{}, j); err != nil || made || s != j.parts[0].source {
+		t.Errorf("of a made-up prompt: made %v, %v", made, err)
+	}
+	if err := j.parts[0].source.Run(t.Context(), &heldPieces{left: 1000}); !errors.Is(err, errHeld) {
+		t.Errorf("more than may be held: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := held.Run(ctx, &b); !errors.Is(err, context.Canceled) {
+		t.Errorf("stopped: %v", err)
+	}
+}
+
+// recordSink notes what it is given.
+type recordSink []string
+
+func (r *recordSink) Put(_ context.Context, block int, off int64, p []byte) error {
+	*r = append(*r, fmt.Sprintf("%d %d %x", block, off, sha256.Sum256(p)))
+	return nil
+}
+
+func (r *recordSink) Push(context.Context) error {
+	*r = append(*r, "push")
+	return nil
+}
+
+func (*recordSink) Wants(int) bool { return true }
 
 func TestCostSchemaIsPrinted(t *testing.T) {
 	if status, out, _ := cli(t, "cost", "schema"); status != exitOK || out != cost.Schema {
