@@ -117,11 +117,13 @@ soak: ## eight transfers again and again for MINUTES, a fault every five seconds
 bench: ## benchmarks only (BENCH=regexp BENCHTIME=1s BENCHPKGS=./...)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem -timeout $(BENCH_TIMEOUT) $(BENCHPKGS)
 
-.PHONY: bench-tcp
-bench-tcp: build ## pdperf, its floor, iperf3, UCX, NIXL and Mooncake side by side in namespaces (root; PEERS='-links lo,10g -mtu 1500 -quiet 60s')
-	PYTHON='$(PYTHON)' tools/pdperf/peers/setup.sh $(BUILD)/peers
+.PHONY: bench-peers
+bench-peers: build ## pdperf, its floor, iperf3, UCX, NIXL and Mooncake side by side, on loopback and a 10 Gbit/s cable (root; PEERS='-links 10g,1g -quiet 60s')
 	$(GOBUILD) -o $(BUILD)/pdperf-peers ./tools/pdperf/peers
-	$(BUILD)/pdperf-peers -dir $(BUILD)/peers -pdperf $(BUILD)/pdperf -out $(BUILD)/peers/bench.jsonl $(PEERS)
+	@mkdir -p $(BUILD)/peers
+	set -e; installed=0; PYTHON='$(PYTHON)' tools/pdperf/peers/setup.sh $(BUILD)/peers || installed=1; \
+	$(BUILD)/pdperf-peers -dir $(BUILD)/peers -pdperf $(BUILD)/pdperf -links lo,10g -out $(BUILD)/peers/bench.jsonl $(PEERS); \
+	exit $$installed
 
 .PHONY: bench-links
 bench-links: build ## what each link costs: loopback, and 1, 2.5, 10 Gbit/s at MTU 1500 and 9000, in clear, sealed and bare (root; 11 min; LINKS='-quiet 60s')

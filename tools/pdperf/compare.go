@@ -38,10 +38,13 @@ prints for each way to move blocks that both have how B differs from A: medians,
 ratio, and the interval that contains the true ratio with --confidence. The interval
 assumes nothing about how the figures are distributed; it needs repetitions: 4 on each
 side for 95 %. A difference whose interval contains 1 is none that was shown.
+Repetitions that something else disturbed are counted and named, and so are settings
+that differ in A and B (frames, checksums, rings, warm-up): what follows from those is
+not the difference of what was to be compared.
 
 --fail-if-slower 5% ends with status 1 where the goodput of B is shown to be lower and
-its median is lower by more than that, where repetitions do not suffice to tell, and
-where B lacks what A has.
+its median is lower by more than that, where repetitions do not suffice to tell, where
+settings differ, and where B lacks what A has.
 
 Exit status: 0 compared; 1 B is slower than allowed, or that cannot be told; 2 the
 command line or a file cannot be used.`,
@@ -89,6 +92,10 @@ type compared struct {
 	High     float64 `json:"ratio_high"`
 	Coverage float64 `json:"coverage"` // of the interval
 	Verdict  string  `json:"verdict"`  // better, worse, "~" or undecided
+
+	DisturbedA int      `json:"disturbed_a"` // of RunsA, those that something else had a part in
+	DisturbedB int      `json:"disturbed_b"`
+	Settings   []string `json:"settings_differ"` // what else is not the same in A and B
 }
 
 // figure is what is compared.
@@ -101,8 +108,8 @@ type figure struct {
 func figures() []figure {
 	return []figure{
 		{"goodput GB/s", goodput, true},
-		{"p50 ms", func(r *result) float64 { return r.BlockMs.P50 }, false},
-		{"p99 ms", func(r *result) float64 { return r.BlockMs.P99 }, false},
+		{"p50 ms", func(r *result) float64 { return r.blockMs(50) }, false},
+		{"p99 ms", func(r *result) float64 { return r.blockMs(99) }, false},
 		{"sender s/GB", senderCost, false},
 		{"receiver s/GB", receiverCost, false},
 		{"both ends s/GB", bothCost, false},
@@ -188,6 +195,7 @@ func (f *compareFlags) row(a, b *series, g figure) (compared, bool) {
 		return compared{}, false
 	}
 	row := compared{
+		DisturbedA: a.disturbed(), DisturbedB: b.disturbed(), Settings: differences(a, b),
 		seriesKey: a.key, Figure: g.name, A: micro(middle(x)), B: micro(middle(y)), RunsA: len(x), RunsB: len(y),
 		Ratio: micro(r.Median), Low: micro(r.Low), High: micro(r.High), Coverage: micro(r.Coverage), Verdict: "~",
 	}
@@ -209,8 +217,15 @@ func (f *compareFlags) print(io streams, rows []compared) {
 	tw := tabwriter.NewWriter(io.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(tw, "link\tblock\tlanes\tin flight\tway\tfigure\tA\tB\tB/A (%g %%)\truns\t\n", f.confidence*100)
 	few := false
+	seen := map[string]bool{}
+	var marks []string
 	for _, r := range rows {
 		few = few || r.Verdict == undecided
+		for _, text := range r.marks() {
+			if !seen[text] {
+				seen[text], marks = true, append(marks, text)
+			}
+		}
 		fmt.Fprintf(tw, "%s\t%s\t%d\t%d\t%s\t%s\t%.4g\t%.4g\t%.3f (%.3f to %.3f)\t%d, %d\t%s\n", r.Link, r.block(), r.Lanes, r.InFlight, r.Direction,
 			r.Figure, r.A, r.B, r.Ratio, r.Low, r.High, r.RunsA, r.RunsB, r.Verdict)
 	}
@@ -218,6 +233,20 @@ func (f *compareFlags) print(io streams, rows []compared) {
 	if few {
 		io.printf("\nundecided: too few repetitions for %g %%; their intervals are from the smallest to the largest quotient\n", f.confidence*100)
 	}
+	for _, text := range marks {
+		io.printf("%s\n", text)
+	}
+}
+
+// marks are what a row has to be read with.
+func (r compared) marks() (list []string) {
+	if r.DisturbedA+r.DisturbedB > 0 {
+		list = append(list, fmt.Sprintf("DISTURBED: %s: %d of %d repetitions of A and %d of %d of B", r.text(), r.DisturbedA, r.RunsA, r.DisturbedB, r.RunsB))
+	}
+	if len(r.Settings) > 0 {
+		list = append(list, fmt.Sprintf("SETTINGS DIFFER: %s: %s", r.text(), strings.Join(r.Settings, "; ")))
+	}
+	return list
 }
 
 // judge is the error that --fail-if-slower asks for.
@@ -229,10 +258,12 @@ func (f *compareFlags) judge(rows []compared, onlyA []seriesKey) error {
 	for _, r := range rows {
 		switch {
 		case r.Figure != figures()[0].name:
+		case len(r.Settings) > 0:
+			bad = append(bad, fmt.Errorf("%s: A and B are not the same measurement: %s", r.text(), strings.Join(r.Settings, "; ")))
 		case r.Verdict == undecided:
 			bad = append(bad, fmt.Errorf("%s: %d and %d repetitions do not tell: measure with --reps 4 or more", r.text(), r.RunsA, r.RunsB))
 		case r.Verdict == "worse" && r.Ratio < 1-f.limit:
-			bad = append(bad, fmt.Errorf("%s: slower by %.1f %% (%.1f to %.1f)", r.text(), 100*(1-r.Ratio), 100*(1-r.High), 100*(1-r.Low)))
+			bad = append(bad, fmt.Errorf("%s: slower by %.1f %% (%.1f to %.1f)%s", r.text(), 100*(1-r.Ratio), 100*(1-r.High), 100*(1-r.Low), r.doubt()))
 		}
 	}
 	for _, k := range onlyA {
@@ -242,6 +273,14 @@ func (f *compareFlags) judge(rows []compared, onlyA []seriesKey) error {
 		return nil
 	}
 	return failed(errors.Join(bad...))
+}
+
+// doubt is what speaks against a difference.
+func (r compared) doubt() string {
+	if n := r.DisturbedA + r.DisturbedB; n > 0 {
+		return fmt.Sprintf("; %d of the %d repetitions were disturbed: measure again where nothing else runs", n, r.RunsA+r.RunsB)
+	}
+	return ""
 }
 
 // maxResults bounds what of a file is read.

@@ -122,7 +122,7 @@ func (f *faultFlags) run(ctx context.Context, io streams) error {
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", listen)
 	if err != nil {
-		return fmt.Errorf("listen on %s: %w", f.listen, err)
+		return listenError(f.listen, err)
 	}
 	var mu sync.Mutex // guards the output
 	p := faultproxy.New(ln, to, faultproxy.Options{

@@ -58,7 +58,7 @@ authenticated, so only loopback addresses are served and dialled unless
 	fl.DurationVar(&f.warmup, "warmup", defaultWarmup, "how long to send before measuring, 0 for not at all")
 	fl.IntVar(&f.inFlight, "in-flight", defaultInFlight, "blocks on their way at a time")
 	fl.IntVar(&f.buffers, "buffers", minBuffers, "blocks' worth of distinct memory to send from, used in turn")
-	fl.IntVar(&f.recvFrames, "recv-frames", 16, "frames of distinct memory to receive into, used in turn: what run says that its receiver used")
+	fl.IntVar(&f.recvFrames, "recv-frames", 16, "frames of distinct memory to receive into, used in turn: what run says that its receiver used; with --listen the most that the other end gets, where that is more than 64MiB")
 	fl.Var(&f.lowat, "lowat", "bytes that wake the receiver (SO_RCVLOWAT); 0 leaves the socket as it is. Linux")
 	fl.StringVar(&f.listen, "listen", "", "be the receiving end, for one run, at this address")
 	fl.StringVar(&f.to, "to", "", "be the sending end, to this address")
@@ -83,7 +83,7 @@ func (f *floorFlags) check() error {
 		return fmt.Errorf("--buffers %d of %s: want 1 to %s", f.buffers, sizeText(int64(f.block)), sizeText(maxMemory))
 	}
 	w := f.wish()
-	return w.check()
+	return w.check(maxMemory)
 }
 
 func (f *floorFlags) wish() floorAsk {
@@ -140,7 +140,7 @@ func (f *floorFlags) serve(ctx context.Context, io streams) error {
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", addr)
 	if err != nil {
-		return fmt.Errorf("listen on %s: %w", f.listen, err)
+		return listenError(f.listen, err)
 	}
 	defer ln.Close()
 	stop := context.AfterFunc(ctx, func() { ln.Close() }) //nolint:errcheck // it interrupts what waits
@@ -151,7 +151,8 @@ func (f *floorFlags) serve(ctx context.Context, io streams) error {
 	} else if err := io.json(l); err != nil {
 		return err
 	}
-	if err := serveFloor(ctx, ln); err != nil && ctx.Err() == nil {
+	memory := max(floorMemory, int64(f.recvFrames)*int64(f.frame))
+	if err := serveFloor(ctx, ln, floorHost{memory: memory, turns: new(turns)}); err != nil && ctx.Err() == nil {
 		return failed(err)
 	}
 	return nil

@@ -10,9 +10,16 @@ import (
 	"time"
 )
 
+// floorHost is what a receiving end does for floors. turns is required.
+type floorHost struct {
+	memory int64                     // bytes to receive into at most
+	admits func(host net.Addr) error // says who gets none, and why; nil: whoever comes gets one
+	turns  *turns
+}
+
 // serveFloor receives one run: the first connection is the conversation, the
 // second one, from the same host, the blocks.
-func serveFloor(ctx context.Context, ln net.Listener) error {
+func serveFloor(ctx context.Context, ln net.Listener, h floorHost) error {
 	c, err := ln.Accept()
 	if err != nil {
 		return fmt.Errorf("accept: %w", err)
@@ -20,15 +27,11 @@ func serveFloor(ctx context.Context, ln net.Listener) error {
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { c.Close() }) //nolint:errcheck // it interrupts what waits
 	defer stop()
-	c.SetDeadline(time.Now().Add(greeting)) //nolint:errcheck // a dead socket fails below
-	t := newTalk(c)
-	var a floorAsk
-	if err := t.hear(&a); err != nil {
+	a, t, err := h.greet(c)
+	if err != nil {
 		return err
 	}
-	if err := a.check(); err != nil {
-		return errors.Join(err, t.say(floorLine{Error: err.Error()}))
-	}
+	defer h.turns.give(t)
 	r := newFloorReceiver(a)
 	if err := t.say(floorLine{}); err != nil {
 		return err
@@ -43,12 +46,35 @@ func serveFloor(ctx context.Context, ln net.Listener) error {
 	received := make(chan error, 1)
 	go func() { received <- r.receive(data) }()
 	c.SetDeadline(time.Now().Add(2*maxRun + patience)) //nolint:errcheck // likewise
-	talked := r.converse(t, data)
+	talked := r.converse(ctx, t, data, h.turns)
 	data.Close() //nolint:errcheck // it ends the receiving
 	if err := <-received; talked == nil && err != nil && !errors.Is(err, net.ErrClosed) {
 		talked = err
 	}
 	return talked
+}
+
+// greet hears what a sending end wants, and tells it where it does not get that.
+func (h floorHost) greet(c net.Conn) (a floorAsk, t *talk, err error) {
+	t = newTalk(c)
+	var refused error
+	wait := greeting
+	if h.admits != nil {
+		if refused = h.admits(c.RemoteAddr()); refused != nil {
+			wait = strangerWait
+		}
+	}
+	c.SetDeadline(time.Now().Add(wait)) //nolint:errcheck // a dead socket fails below
+	if err := t.hear(&a); err != nil {
+		return a, t, errors.Join(refused, err)
+	}
+	if refused == nil {
+		refused = a.check(h.memory)
+	}
+	if refused != nil {
+		return a, t, errors.Join(refused, t.say(floorLine{Error: refused.Error()}))
+	}
+	return a, t, nil
 }
 
 // acceptFrom accepts the next connection from the host of c, which has to come soon: others
@@ -149,8 +175,9 @@ func (r *floorReceiver) fill(c *net.TCPConn, w *waker, p []byte) error {
 }
 
 // converse answers the sending end until it hangs up. Whenever it says
-// something, every block that it sent is acknowledged, so nothing moves.
-func (r *floorReceiver) converse(t *talk, data net.Conn) error {
+// something, every block that it sent is acknowledged, so nothing moves. It begins when
+// it has the turn.
+func (r *floorReceiver) converse(ctx context.Context, t *talk, data net.Conn, turns *turns) error {
 	local, remote := data.LocalAddr().String(), data.RemoteAddr().String()
 	var before reading
 	defer func() { before.stop() }()
@@ -163,6 +190,8 @@ func (r *floorReceiver) converse(t *talk, data net.Conn) error {
 			return nil
 		case err != nil:
 			return err
+		case l.Phase == "begin" && !turns.take(ctx, t):
+			return errors.Join(errors.New(otherRun), t.say(floorLine{Error: otherRun}))
 		case l.Phase == "begin":
 			blocks, reads = r.blocks.Load(), r.reads.Load()
 			before.stop()

@@ -19,11 +19,13 @@ type floorSender struct {
 	data *net.TCPConn
 	next int // buffer of the next block
 
+	acking period // all blocks that may be on their way are, see waitFacts
+
 	early <-chan struct{} // closed: no more blocks are started
 }
 
 func newFloorSender(f *floorFlags) *floorSender {
-	s := &floorSender{f: f, mem: make([]byte, int64(f.buffers)*int64(f.block))}
+	s := &floorSender{f: f, acking: period{least: 1}, mem: make([]byte, int64(f.buffers)*int64(f.block))}
 	var seed [32]byte
 	rand.NewChaCha8(seed).Read(s.mem) //nolint:errcheck // it never fails
 	return s
@@ -88,7 +90,7 @@ func (s *floorSender) phase(t *talk, d time.Duration) (sent, report, error) {
 		return sent{}, report{}, err
 	}
 	local, remote := s.data.LocalAddr().String(), s.data.RemoteAddr().String()
-	before := beginReading(local, remote, nil, false)
+	before, acked := beginReading(local, remote, nil, false), s.acking.so()
 	m, err := s.send(d)
 	if err != nil {
 		return sent{}, report{}, err
@@ -97,6 +99,7 @@ func (s *floorSender) phase(t *talk, d time.Duration) (sent, report, error) {
 	m.end = before.end(after, m.bytes)
 	m.end.Buffers, m.end.Owned, m.end.Buffer = min(s.f.buffers, int(min(m.blocks, maxBlocks))), s.f.buffers, int64(s.f.block)
 	m.end.Sockets = dataSockets(m.end.Sockets)
+	m.end.Waits = &waitFacts{Acks: (s.acking.so() - acked).Seconds()}
 	l, err := t.ask(floorLine{Phase: "end"})
 	if err != nil {
 		return sent{}, report{}, err
@@ -160,7 +163,9 @@ func (s *floorSender) write(d time.Duration, room chan<- struct{}, starts chan<-
 	for n := 0; n < maxBlocks && (n == 0 || time.Now().Before(end)) && !s.stopped(); n++ {
 		block := s.mem[s.next*int(s.f.block):][:s.f.block]
 		s.next = (s.next + 1) % s.f.buffers
+		s.acking.add(1)
 		room <- struct{}{}
+		s.acking.add(-1)
 		begin := time.Now()
 		if n == 0 {
 			*first = begin

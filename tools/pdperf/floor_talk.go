@@ -22,8 +22,9 @@ type floorAsk struct {
 	LowWater   int   `json:"low_water"` // SO_RCVLOWAT, 0: untouched
 }
 
-// check refuses what a receiving end will not do, whoever asks.
-func (a *floorAsk) check() error {
+// check refuses what a receiving end will not do, whoever asks. memory is what it has for
+// a floor.
+func (a *floorAsk) check(memory int64) error {
 	switch {
 	case a.Version != floorVersion:
 		return fmt.Errorf("version %d, this end knows %d: use the same release on both ends", a.Version, floorVersion)
@@ -31,8 +32,8 @@ func (a *floorAsk) check() error {
 		return fmt.Errorf("--size %s: want 1 to %s", sizeText(a.BlockBytes), sizeText(maxBlock))
 	case a.FrameBytes < 1 || a.FrameBytes > maxBlock:
 		return fmt.Errorf("--frame %s: want 1 to %s", sizeText(a.FrameBytes), sizeText(maxBlock))
-	case a.RecvFrames < 1 || int64(a.RecvFrames) > maxMemory/a.FrameBytes:
-		return fmt.Errorf("--recv-frames %d of %s: want 1 to %s", a.RecvFrames, sizeText(a.FrameBytes), sizeText(maxMemory))
+	case a.RecvFrames < 1 || int64(a.RecvFrames) > memory/a.FrameBytes:
+		return fmt.Errorf("--recv-frames %d of %s: the receiving end has 1 to %s", a.RecvFrames, sizeText(a.FrameBytes), sizeText(memory))
 	case a.LowWater < 0 || a.LowWater > maxBlock:
 		return fmt.Errorf("--lowat %d: want up to %s", a.LowWater, sizeText(maxBlock))
 	}

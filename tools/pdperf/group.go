@@ -1,8 +1,12 @@
 package main
 
 import (
+	"fmt"
 	"math"
 	"slices"
+	"strings"
+
+	"pdlink/transport/wire"
 )
 
 // series is the results of one point, by repetition.
@@ -112,4 +116,54 @@ func pairs(a, b *series, of func(*result) float64) (x, y []float64) {
 		}
 	}
 	return x, y
+}
+
+// disturbed is how many of the good repetitions something else had a part in.
+func (s *series) disturbed() (n int) {
+	for _, r := range s.all {
+		if len(r.Disturbed) > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// setting is a part of how a point was measured that its key does not have.
+type setting struct {
+	name string
+	of   func(*result) string
+}
+
+func settings() []setting {
+	return []setting{
+		{"frames", func(r *result) string { return sizeText(r.FrameBytes) }},
+		{"checksum", func(r *result) string { return r.Sum }},
+		{"made beforehand", func(r *result) string { return yesNo(r.Presummed) }},
+		{"zero copy", func(r *result) string { return yesNo(r.ZeroCopy) }},
+		{"warm-up", func(r *result) string { return fmt.Sprintf("%g s", r.Warmup) }},
+		{"sender's buffers", func(r *result) string { return fmt.Sprint(r.Sender.Owned) }},
+		{"receiver's", func(r *result) string { return fmt.Sprint(r.Receiver.Owned) }},
+		{"granted ahead", func(r *result) string { return fmt.Sprint(r.Receiver.Window) }},
+	}
+}
+
+// differences are the settings that two series do not have in common, or that one of them
+// did not keep, "frames: 1MiB and 64KiB". What a floor receives into follows the link before
+// it, and is no setting.
+func differences(a, b *series) (list []string) {
+	for _, c := range settings() {
+		if a.key.Link == floorLink && c.name == "receiver's" {
+			continue
+		}
+		var seen []string
+		for _, r := range slices.Concat(a.all, b.all) {
+			if v := wire.Printable(c.of(r), 32); !slices.Contains(seen, v) {
+				seen = append(seen, v)
+			}
+		}
+		if len(seen) > 1 {
+			list = append(list, c.name+": "+strings.Join(seen, " and "))
+		}
+	}
+	return list
 }

@@ -11,7 +11,7 @@ import (
 // fixed is a result whose figures are given.
 func fixed(goodput float64) *result {
 	return &result{
-		Schema: schemaName, Program: "pdperf", OK: true, Link: "tcp", Direction: push, Processes: 2, BlockBytes: 16 << 20, Lanes: 1, InFlight: 3, Seconds: 10,
+		Schema: schemaName, Program: "pdperf", OK: true, Blocks: 1000, Link: "tcp", Direction: push, Processes: 2, BlockBytes: 16 << 20, Lanes: 1, InFlight: 3, Seconds: 10,
 		Goodput: goodput, Push: goodput, BlockMs: blockTimes{P50: 10, P99: 20}, Sender: endResult{CPU: &cpuUse{PerGB: 0.3}}, Receiver: endResult{CPU: &cpuUse{PerGB: 0.2}},
 	}
 }
@@ -62,6 +62,11 @@ func TestCompare(t *testing.T) {
 		{"a little slower", fileOf(t, nil, scaled(0.95)...), []string{"--fail-if-slower", "10%"}, exitOK, "worse", ""},
 		{"too few", fileOf(t, nil, 0.8, 0.8), []string{"--fail-if-slower", "5%"}, exitFailed, "undecided", "5 and 2 repetitions do not tell"},
 		{"too few for 99.9", fileOf(t, nil, base...), []string{"--confidence", "0.999"}, exitOK, "undecided", ""},
+		{"slower and disturbed", fileOf(t, func(r *result) { r.Disturbed = []string{"others"} }, scaled(0.8)...), []string{"--fail-if-slower", "5%"}, exitFailed, "worse",
+			"5 of the 10 repetitions were disturbed"},
+		{"another setting", fileOf(t, func(r *result) { r.FrameBytes = 64 << 10 }, base...), []string{"--fail-if-slower", "5%"}, exitFailed, "~",
+			"push: A and B are not the same measurement: frames: 0 and 64KiB"},
+		{"another setting, not asked", fileOf(t, func(r *result) { r.Sum = "none" }, base...), nil, exitOK, "~", ""},
 		{"another link", fileOf(t, sealed, base...), []string{"--fail-if-slower", "5%"}, exitUsage, "", "nothing in common"},
 		{"failed", fileOf(t, func(r *result) { r.OK = false }, base...), nil, exitUsage, "", "nothing in common"},
 	} {
@@ -84,6 +89,14 @@ func TestCompare(t *testing.T) {
 	status, out, _ := cli(t, "compare", a, fileOf(t, nil, scaled(0.5)...), "--json")
 	if status != exitOK || !strings.Contains(out, `"figure":"goodput GB/s","a":1.02,"b":0.51`) || !strings.Contains(out, `"verdict":"worse"`) || strings.Count(out, "\n") != 5 {
 		t.Errorf("status %d: %s", status, out)
+	}
+	status, out, _ = cli(t, "compare", a, fileOf(t, func(r *result) { r.Sum, r.Disturbed = "xxh3", []string{"others"} }, base...))
+	for _, want := range []string{
+		"DISTURBED: tcp 16MiB, 3 in flight, 1 lanes, push: 0 of 5 repetitions of A and 5 of 5 of B\n", "SETTINGS DIFFER: tcp 16MiB, 3 in flight, 1 lanes, push: checksum:  and xxh3\n",
+	} {
+		if status != exitOK || strings.Count(out, want) != 1 {
+			t.Errorf("status %d, no %q once in\n%s", status, want, out)
+		}
 	}
 	both := filepath.Join(t.TempDir(), "both.json")
 	x, _ := os.ReadFile(a)

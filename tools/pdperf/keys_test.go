@@ -52,7 +52,7 @@ func TestServeAndRunWithKeys(t *testing.T) {
 		say    string
 	}{
 		{nil, exitUsage, "--keys DIR"},
-		{[]string{"--keys", listener}, exitFailed, "pdlink keys pair"},
+		{[]string{"--keys", listener}, exitFailed, "pdlink keys "},
 		{[]string{"--keys", t.TempDir()}, exitUsage, "pdlink keys init"},
 		{[]string{"--keys", dialler, "--peer", "nobody"}, exitUsage, "pdlink keys list"},
 	} {

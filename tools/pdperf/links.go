@@ -96,6 +96,16 @@ func openRDMA(opts tcp.Options, at rdma.Addr, o linkOptions) (transport.Link, er
 	return tcp.New(opts), nil
 }
 
+// listenError is the error of an address that nobody can listen at: like that of a dial it
+// is a matter of the command line only where that has to change.
+func listenError(at string, err error) error {
+	err = fmt.Errorf("listen on %s: %w", at, err)
+	if linkkeys.Misused(err) {
+		return err
+	}
+	return failed(err)
+}
+
 // openKeys opens the keys that flags and a link's URL mean. The caller closes
 // them.
 func openKeys(ctx context.Context, io streams, f *linkkeys.Flags, url string, given func(string) bool) (linkkeys.Choice, error) {

@@ -214,7 +214,8 @@ func (b *localBench) measure(ctx context.Context, early <-chan struct{}, p point
 // floor measures the bare sender and receiver with a point's blocks.
 func (b *localBench) floor(ctx context.Context, early <-chan struct{}, p point) (*result, error) {
 	f := floorOf(p, b.recvFrames)
-	child, err := startChild(ctx, b.io, "floor", "--listen", "tcp://"+net.JoinHostPort(b.f.at, "0"), "--any-address")
+	child, err := startChild(ctx, b.io, "floor", "--listen", "tcp://"+net.JoinHostPort(b.f.at, "0"), "--any-address",
+		"--recv-frames", strconv.Itoa(f.recvFrames), "--frame", strconv.FormatInt(int64(f.frame), 10))
 	if err != nil {
 		return nil, failed(err)
 	}

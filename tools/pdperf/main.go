@@ -20,14 +20,15 @@ import (
 // Exit statuses. They are part of the command's contract.
 const (
 	exitOK      = 0 // the run was complete and every block was verified
-	exitFailed  = 1 // the run did not come to its end, or the two ends disagree
+	exitFailed  = 1 // the run did not come to its end, or the two ends disagree, or there is no such link here
 	exitUsage   = 2 // the command line cannot be used
 	exitStopped = 130
 )
 
 // statusText explains the exit statuses in the help of commands.
-const statusText = `Exit status: 0 the run was complete and every block verified; 1 it was not; 2 the
-command line cannot be used, and nothing was done; 130 interrupted.`
+const statusText = `Exit status: 0 the run was complete and every block verified; 1 it was not, or this
+host cannot have the link; 2 the command line cannot be used, and nothing was done; 130
+interrupted.`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"strings"
@@ -129,7 +130,10 @@ func benchLine(r *result) string {
 	cells := []string{
 		name, fmt.Sprint(r.Blocks),
 		fmt.Sprintf("%.0f ns/op", r.Seconds*1e9/float64(max(1, r.Blocks))), fmt.Sprintf("%.2f MB/s", r.Goodput*1e3),
-		fmt.Sprintf("%.3f p50-ms", r.BlockMs.P50), fmt.Sprintf("%.3f p99-ms", r.BlockMs.P99),
+		fmt.Sprintf("%.3f p50-ms", r.BlockMs.P50),
+	}
+	if p99 := r.blockMs(99); !math.IsNaN(p99) {
+		cells = append(cells, fmt.Sprintf("%.3f p99-ms", p99))
 	}
 	for _, c := range []struct {
 		end string

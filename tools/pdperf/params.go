@@ -70,6 +70,20 @@ const (
 	// are on their way: 48 MiB at 100 Mbit/s take 4 s.
 	patience = 30 * time.Second
 
+	// turnWait is how long a run waits for the one before it: that has ended when its
+	// connection has, which this end learns a moment after the other one.
+	turnWait = 10 * time.Second
+
+	// floorMemory is what a floor may have a receiving end take, whatever that was told
+	// about its memory: the receive ring by default.
+	floorMemory = defaultSlots * defaultFrame
+
+	// strangerWait bounds how long others wait while a host is told that it gets no floor.
+	strangerWait = 2 * time.Second
+
+	// maxHosts bounds how many hosts a receiving end remembers that have connected.
+	maxHosts = 1024
+
 	// maxPoints bounds the combinations of a sweep: nobody waits longer.
 	maxPoints = 4096
 

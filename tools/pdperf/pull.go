@@ -43,6 +43,9 @@ func (e *sendingEnd) pull(ctx context.Context, begun func()) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
+	limit := e.o.warmup + e.o.time + 3*patience // that end waits so long for its blocks, twice
+	ctx, late := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the other end, which sends, has not answered %v after the end", 3*patience))
+	defer late()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if e.early != nil {
@@ -230,15 +233,19 @@ func (e *receivingEnd) pulled(ctx context.Context, conn transport.Conn, offer tr
 		refuse(transport.RefuseOther, err.Error())
 		return
 	}
+	if !e.turns.take(ctx, conn) {
+		refuse(transport.RefuseBusy, otherRun)
+		return
+	}
 	select {
 	case e.sender.busy <- struct{}{}:
 		defer func() { <-e.sender.busy }()
 	default:
-		refuse(transport.RefuseBusy, "another run is being measured")
+		refuse(transport.RefuseBusy, otherRun)
 		return
 	}
 	e.sender.fill.Do(func() { e.sender.source = newSource(e.sender.ring) })
-	end := &sendingEnd{o: o, conn: conn, source: e.sender.source, processes: 2, ports: e.ports}
+	end := &sendingEnd{o: o, conn: conn, source: e.sender.source, processes: 2, ports: e.ports, device: e.device}
 	if err := end.ready(); err != nil {
 		refuse(transport.RefuseOther, err.Error())
 		return

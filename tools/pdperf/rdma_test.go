@@ -38,6 +38,29 @@ func TestRDMAURLs(t *testing.T) {
 	}
 }
 
+// TestStatusWithoutRDMA: what a host cannot have is no fault of the command line, and ends
+// as with pdlink; a kind of link that there is nowhere is one.
+func TestStatusWithoutRDMA(t *testing.T) {
+	const none = "rdma://127.0.0.1:0?device=no-such-device"
+	for _, c := range []struct {
+		args   []string
+		status int
+		say    string
+	}{
+		{quick("run", "--to", none), exitFailed, "link unavailable"},
+		{[]string{"serve", "--listen", none}, exitFailed, "link unavailable"},
+		{quick("local", "--link", none), exitFailed, "link unavailable"},
+		{quick("run", "--to", "ftp://127.0.0.1:1"), exitUsage, "this build has"},
+		{[]string{"serve", "--listen", "ftp://127.0.0.1:1"}, exitUsage, "this build has"},
+		{[]string{"serve", "--listen", "tcp://127.0.0.1:0", "--floor-listen", "tcp://127.0.0.1:65536"}, exitFailed, "invalid port"},
+		{[]string{"serve", "--listen", "tcp://192.0.2.1:1", "--keys", t.TempDir()}, exitUsage, "pdlink keys init"},
+	} {
+		if status, out, errOut := cli(t, c.args...); status != c.status || !strings.Contains(errOut, c.say) {
+			t.Errorf("%v: status %d, said %q and %q, want %d and %q", c.args, status, out, errOut, c.status, c.say)
+		}
+	}
+}
+
 // TestLocalDialsOverItsDevice: the parameters are not the other end's to print.
 func TestLocalDialsOverItsDevice(t *testing.T) {
 	for link, want := range map[string]string{

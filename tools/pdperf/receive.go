@@ -12,13 +12,14 @@ import (
 	"pdlink/transport"
 )
 
-// receivingEnd takes one transfer at a time: two would spoil each other's
-// figures.
+// receivingEnd takes one transfer at a time, of one run at a time.
 type receivingEnd struct {
 	o      receiveOptions
 	busy   chan struct{} // capacity 1: held by the transfer that is measured
+	turns  turns         // of connections, and of what else is measured at this end
 	ports  *rdma.Ports   // that connections use; nil: none are followed
 	sender *sender       // nil: it does not send
+	device *period       // of what it sends; nil: nobody looks
 }
 
 func newReceivingEnd(o receiveOptions) *receivingEnd {
@@ -44,6 +45,7 @@ func (e *receivingEnd) serve(ctx context.Context, conn transport.Conn, tell func
 	if !f.Proven {
 		f.Peer = "" // what it calls itself
 	}
+	defer e.turns.give(conn)
 	var pulls sync.WaitGroup
 	defer pulls.Wait()
 	for {
@@ -83,11 +85,14 @@ func (e *receivingEnd) take(ctx context.Context, conn transport.Conn, offer tran
 	if err != nil {
 		return refuse(transport.RefuseOther, err.Error())
 	}
+	if !e.turns.take(ctx, conn) {
+		return refuse(transport.RefuseBusy, otherRun)
+	}
 	select {
 	case e.busy <- struct{}{}:
 		defer func() { <-e.busy }()
 	default:
-		return refuse(transport.RefuseBusy, "another run is being measured")
+		return refuse(transport.RefuseBusy, otherRun)
 	}
 	f := conn.Facts()
 	before := beginReading(f.Local, f.Remote, e.ports, true) // frames come as soon as it is admitted

@@ -101,6 +101,7 @@ type endResult struct {
 	Host     hostFacts     `json:"host"`
 	Load     *loadFacts    `json:"host_load"`
 	Backlog  *backlogFacts `json:"reader_backlog"`
+	Waits    *waitFacts    `json:"frames_waited"`
 }
 
 // report is what a receiver says at the end of a transfer.
@@ -144,6 +145,23 @@ func timesOf(t *stats.Times) blockTimes {
 	}
 	ms := func(p float64) float64 { return float64(t.Percentile(p)) / 1e6 }
 	return blockTimes{P50: ms(50), P90: ms(90), P99: ms(99), P999: ms(99.9), Max: float64(t.Max()) / 1e6}
+}
+
+// blockMs is a percentile (50, 90, 99 or 99.9) of the block times; NaN where there are too
+// few blocks for it: with fewer than 1000 the 99.9th is the longest one, whatever the others
+// were. Of both directions it is that of the slower one, which has half of them.
+func (r *result) blockMs(p float64) float64 {
+	blocks := float64(r.Blocks)
+	if r.Direction == both {
+		blocks /= 2
+	}
+	b := r.BlockMs
+	for _, c := range []struct{ p, least, ms float64 }{{50, 1, b.P50}, {90, 10, b.P90}, {99, 100, b.P99}, {99.9, 1000, b.P999}} {
+		if p == c.p && blocks >= c.least {
+			return c.ms
+		}
+	}
+	return math.NaN()
 }
 
 // sent is what a sender measured.
@@ -217,11 +235,12 @@ func (r *result) limit() *limited {
 	if r.Both != nil {
 		return nil // the CPU time of one end alone is not known, and there are no sockets
 	}
-	in.Flow = why.FlowOf(counters(r.Sender.Sockets))
+	in.Sender.InFlight = r.InFlight
+	in.Flow = why.FlowOf(counters(r.Sender.Sockets, r.Bytes))
 	for _, s := range r.Receiver.Sockets {
 		in.Flow.ReceiveBuffer = max(in.Flow.ReceiveBuffer, uint64(max(0, s.RecvBuffer)))
 	}
-	if r.Watched != nil {
+	if r.Watched != nil && r.Direction == push { // the window of a pull is the other end's
 		in.Flow.Closed, in.Flow.ClosedFor = r.Watched.ZeroWindows, r.Watched.WindowClosed
 	}
 	v := why.Limit(in)
@@ -236,6 +255,9 @@ func (e *endResult) work(lanes int) why.End {
 	}
 	if e.Backlog != nil {
 		w.Backlog = flow.Backlog{Samples: e.Backlog.Samples, Waiting: e.Backlog.Waiting}
+	}
+	if e.Waits != nil {
+		w.Device, w.Leases, w.Grants, w.Acks = e.Waits.Device, e.Waits.Leases, e.Waits.Grants, e.Waits.Acks
 	}
 	return w
 }

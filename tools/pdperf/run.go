@@ -185,7 +185,9 @@ func (d dialler) measure(ctx context.Context, io streams, early <-chan struct{})
 		return nil, err
 	}
 	defer closeRings(send, recv)
+	device := newDeviceTime()
 	o := linkOptions{session: d.o.session(send, recv), note: io.note, ports: new(rdma.Ports)}
+	o.session.Intercept = device.intercept
 	if o.keys, err = openKeys(ctx, io, &d.keys, d.url, d.given); err != nil {
 		return nil, err
 	}
@@ -196,14 +198,16 @@ func (d dialler) measure(ctx context.Context, io streams, early <-chan struct{})
 		return nil, err
 	}
 	src := sourceFor(d.o, send)
-	seen := watch(io, d.ebpf, d.url)
+	w := watch(io, d.ebpf, d.url)
 	conn, err := link.Dial(ctx, addr)
 	if err != nil {
-		seen()
+		w.end()
 		return nil, dialError(d.url, o.keys.Explain(err))
 	}
-	r, err := measureAndClose(ctx, conn, &sendingEnd{o: d.o, conn: conn, source: src, processes: 2, ports: o.ports, early: early})
-	if w := seen(); err == nil && w != nil {
+	r, err := measureAndClose(ctx, conn, &sendingEnd{
+		o: d.o, conn: conn, source: src, processes: 2, ports: o.ports, early: early, device: device, began: w.begin,
+	})
+	if w := w.end(); err == nil && w != nil {
 		r.Watched = w
 		r.Limited = r.limit()
 	}
@@ -214,7 +218,7 @@ func (d dialler) measure(ctx context.Context, io streams, early <-chan struct{})
 // cannot be used is a matter of the command line.
 func dialError(to string, err error) error {
 	err = fmt.Errorf("connect to %s: %w", to, err)
-	if errors.Is(err, transport.ErrInsecure) && !linkkeys.Refused(err) || errors.Is(err, transport.ErrUnavailable) {
+	if linkkeys.Misused(err) {
 		return err
 	}
 	hint := ""

@@ -23,6 +23,8 @@ type sendingEnd struct {
 	processes int             // that the two ends are in
 	ports     *rdma.Ports     // that the connection uses; nil: none are followed
 	early     <-chan struct{} // closed: no more blocks are started; nil: never
+	device    *period         // of links whose device moves frames by itself; nil: nobody looks
+	began     func()          // is called when the measured window begins; nil: nobody is
 }
 
 // ready does what can be done before anything is measured.
@@ -44,6 +46,9 @@ func (e *sendingEnd) measure(ctx context.Context) (*result, error) {
 		if _, _, err := e.phase(ctx, e.o.warmup); err != nil {
 			return nil, fmt.Errorf("warm up: %w", err)
 		}
+	}
+	if e.began != nil {
+		e.began()
 	}
 	s, peer, err := e.phase(ctx, e.o.time)
 	if err != nil {
@@ -85,7 +90,7 @@ func (e *sendingEnd) phase(ctx context.Context, d time.Duration) (sent, report, 
 	if err != nil {
 		return sent{}, report{}, explain(ctx, err)
 	}
-	p := &phase{sendingEnd: e, out: out, turn: make(chan struct{}, 1)}
+	p := &phase{sendingEnd: e, out: out, turn: make(chan struct{}, 1), acking: period{least: e.o.inFlight}, leasing: period{least: 1}, granting: period{least: 1}}
 	s, err := p.run(ctx, d)
 	if err != nil {
 		out.Cancel("the sender failed")
@@ -118,6 +123,8 @@ type phase struct {
 	turn   chan struct{} // capacity 1: held by whoever starts a block
 	end    time.Time     // no block starts after it
 
+	acking, leasing, granting period // what frames wait for, see waitFacts
+
 	mu     sync.Mutex // guards what follows
 	starts []time.Time
 	acks   []time.Time // zero: not acknowledged
@@ -134,6 +141,7 @@ func (p *phase) run(ctx context.Context, d time.Duration) (sent, error) {
 	p.source.used()
 	f := p.conn.Facts()
 	before := beginReading(f.Local, f.Remote, p.ports, false)
+	moved := p.device.so()
 	p.end = time.Now().Add(d)
 	g, sending := errgroup.WithContext(ctx)
 	for range p.o.inFlight {
@@ -153,6 +161,7 @@ func (p *phase) run(ctx context.Context, d time.Duration) (sent, error) {
 	}
 	s := p.sum()
 	s.end = before.end(after, s.bytes)
+	s.end.Waits = &waitFacts{(p.device.so() - moved).Seconds(), p.leasing.so().Seconds(), p.granting.so().Seconds(), p.acking.so().Seconds()}
 	s.end.Owned, s.end.Buffers, s.end.Buffer = p.source.ring.Slots(), p.source.used(), int64(p.o.frame)
 	return s, nil
 }
@@ -179,6 +188,8 @@ func (p *phase) take(ctx context.Context) (*transport.Lease, error) {
 		return l, nil
 	default:
 	}
+	p.leasing.add(1)
+	defer p.leasing.add(-1)
 	select {
 	case l := <-p.leases:
 		return l, nil
@@ -206,7 +217,9 @@ func (p *phase) work(ctx context.Context) error {
 		err := p.send(ctx, base)
 		p.turn <- struct{}{}
 		if err == nil {
+			p.acking.add(1)
 			err = p.confirm(ctx, base)
+			p.acking.add(-1)
 		}
 		if err != nil {
 			return err
@@ -255,6 +268,8 @@ func (p *phase) frame(ctx context.Context, base uint32, f []segment) error {
 		l.Release()
 		return err
 	}
+	p.granting.add(1)
+	defer p.granting.add(-1)
 	return p.out.Send(ctx, l)
 }
 

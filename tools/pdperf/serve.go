@@ -32,12 +32,14 @@ func newServe(io streams) *cobra.Command {
 		Short: "be the receiving end",
 		Long: `serve listens for a sending end, verifies and acknowledges each block that it
 sends, throws the bytes away, and tells the sender what that cost here. One run
-is measured at a time. It goes on until it is interrupted. Several --listen are several
+is measured at a time, a floor too; the next one waits a little, and is refused then.
+It goes on until it is interrupted. Several --listen are several
 links at the same time, to be compared. With --send-ring it sends too, where the other
 end asks for that (--direction pull or both).
 
---floor-listen serves the bare receiver of floors beside it. Its peers are not
-authenticated: whoever reaches it can have this host take and throw away bytes.
+--floor-listen serves the bare receiver of floors beside it, with as much memory as
+--ring has (64MiB at least). Its bytes are in clear and prove nothing; it serves this
+host, and those that have connected to a link of --listen, with its keys.
 
 Exit status: 0 it ran and was interrupted, or with --once the run is complete; 1 with
 --once it is not, or listening failed; 2 the command line cannot be used.`,
@@ -113,8 +115,9 @@ func (f *serveFlags) run(ctx context.Context, io streams, given func(string) boo
 		return err
 	}
 	end := newReceivingEnd(f.receiveOptions)
-	end.sender, end.ports = sender, new(rdma.Ports)
+	end.sender, end.ports, end.device = sender, new(rdma.Ports), newDeviceTime()
 	h := &station{f: f, io: io, end: end, session: f.session(ring, back), given: given}
+	h.session.Intercept = end.device.intercept // one run is measured at a time
 	defer h.close()
 	for _, url := range f.listen {
 		if err := h.listen(ctx, url); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
 
 	"pdlink/tools/cmdline"
@@ -25,8 +26,9 @@ type station struct {
 	keys   []linkkeys.Choice
 	floors net.Listener // nil: none
 
-	mu  sync.Mutex // guards the output and what follows
-	bad error
+	mu    sync.Mutex // guards the output and what follows
+	bad   error
+	hosts map[netip.Addr]struct{} // that have connected, by whatever a link demands
 }
 
 // listen adds an address.
@@ -49,7 +51,7 @@ func (h *station) listen(ctx context.Context, url string) error {
 	}
 	ln, err := link.Listen(ctx, addr)
 	if err != nil {
-		return fmt.Errorf("listen on %s: %w", url, o.keys.Explain(err))
+		return listenError(url, o.keys.Explain(err))
 	}
 	h.links = append(h.links, ln)
 	if !h.f.asChild && len(h.links) == 1 { // the other end says it
@@ -70,7 +72,7 @@ func (h *station) listenFloor(ctx context.Context) error {
 	}
 	var lc net.ListenConfig
 	if h.floors, err = lc.Listen(ctx, "tcp", addr); err != nil {
-		return fmt.Errorf("listen on %s: %w", h.f.floorListen, err)
+		return listenError(h.f.floorListen, err)
 	}
 	if h.f.asJSON {
 		return h.io.json(listening{"floor", "tcp://" + h.floors.Addr().String()})
@@ -136,6 +138,7 @@ func (h *station) loop(ctx context.Context, ln transport.Listener) error {
 		case err != nil:
 			return failed(fmt.Errorf("accept: %w", err))
 		}
+		h.remember(conn.Facts().Remote)
 		serve := func() {
 			h.end.serve(ctx, conn, h.tell)
 			conn.Close() //nolint:errcheck // its transfers have been told of
@@ -159,10 +162,49 @@ func (h *station) outcome() error {
 	return nil
 }
 
+// remember notes a host that has connected.
+func (h *station) remember(remote string) {
+	at, err := netip.ParseAddrPort(remote)
+	if err != nil {
+		return // a link without addresses of hosts
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.hosts == nil {
+		h.hosts = make(map[netip.Addr]struct{})
+	}
+	if len(h.hosts) < maxHosts {
+		h.hosts[at.Addr().Unmap().WithZone("")] = struct{}{}
+	}
+}
+
+// errStranger says who gets no floor.
+var errStranger = errors.New("floors are for hosts that have connected to a link of this end: measure a link first")
+
+// admits is floorHost's: programs of this host, and hosts that a link has let in.
+func (h *station) admits(remote net.Addr) error {
+	at, err := netip.ParseAddrPort(remote.String())
+	if err != nil {
+		return errStranger
+	}
+	host := at.Addr().Unmap().WithZone("")
+	if host.IsLoopback() {
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, ok := h.hosts[host]; !ok {
+		return fmt.Errorf("%s: %w", host, errStranger)
+	}
+	return nil
+}
+
 // serveFloors receives one floor after the other.
 func (h *station) serveFloors(ctx context.Context) {
+	o := &h.end.o
+	may := floorHost{memory: max(floorMemory, int64(o.slots)*int64(o.frame)), admits: h.admits, turns: &h.end.turns}
 	for ctx.Err() == nil {
-		if err := serveFloor(ctx, h.floors); err != nil && ctx.Err() == nil {
+		if err := serveFloor(ctx, h.floors, may); err != nil && ctx.Err() == nil {
 			h.io.warn([]string{"floor: " + cmdline.Plain(err)})
 			if errors.Is(err, net.ErrClosed) {
 				return

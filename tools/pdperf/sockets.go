@@ -78,10 +78,15 @@ func cleanSockets(s []socketFacts) []socketFacts {
 }
 
 // counters are those of the sockets that carry payload: all that moved a hundredth of
-// what the first one moved.
-func counters(all []socketFacts) (list []flow.Counters) {
+// what the first one moved, and none where that is not of the payload's size: there the
+// payload goes another way, and a socket with little to do says nothing of it.
+func counters(all []socketFacts, payload uint64) (list []flow.Counters) {
+	moved := func(s socketFacts) float64 { return float64(s.Sent) + float64(s.Received) }
+	if len(all) == 0 || moved(all[0]) < float64(payload)/100 {
+		return nil
+	}
 	for _, s := range all {
-		if s.Sent+s.Received >= (all[0].Sent+all[0].Received)/100 {
+		if moved(s) >= moved(all[0])/100 {
 			list = append(list, s.Flow)
 		}
 	}

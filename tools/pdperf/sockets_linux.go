@@ -2,8 +2,6 @@ package main
 
 import (
 	"net/netip"
-	"os"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -19,51 +17,15 @@ func readSockets(local, remote string) []socketFacts {
 	if !ok {
 		return nil
 	}
-	dir, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		return nil
-	}
 	var all []socketFacts
-	for _, e := range dir {
-		fd, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		here, there, ok := socketAddrs(fd)
-		if !ok || !sameConn(here, there, l, r) {
-			continue
-		}
+	match := func(here, there netip.AddrPort) bool { return sameConn(here, there, l, r) }
+	flow.EachSocket(match, func(fd int, here, there netip.AddrPort) { //nolint:errcheck // then there are none to tell of
 		f := socketFacts{Local: here.String(), Remote: there.String()}
 		if fillSocket(fd, &f) {
 			all = append(all, f)
 		}
-	}
+	})
 	return all
-}
-
-// socketAddrs are the addresses of a connected TCP socket.
-func socketAddrs(fd int) (local, remote netip.AddrPort, ok bool) {
-	if kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind != unix.SOCK_STREAM {
-		return local, remote, false
-	}
-	a, err1 := unix.Getsockname(fd)
-	b, err2 := unix.Getpeername(fd)
-	if err1 != nil || err2 != nil {
-		return local, remote, false
-	}
-	local, ok1 := addrPort(a)
-	remote, ok2 := addrPort(b)
-	return local, remote, ok1 && ok2
-}
-
-func addrPort(a unix.Sockaddr) (netip.AddrPort, bool) {
-	switch a := a.(type) {
-	case *unix.SockaddrInet4:
-		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port)), true
-	case *unix.SockaddrInet6:
-		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr).Unmap(), uint16(a.Port)), true
-	}
-	return netip.AddrPort{}, false
 }
 
 // fillSocket reads the options and counters of a socket, whose descriptor may

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"text/tabwriter"
 )
 
@@ -24,8 +25,7 @@ func printResult(io streams, r *result) {
 	if r.PerToken > 0 {
 		row("model", "%s: %.4f ms a token of this link's time", r.Model, r.PerToken)
 	}
-	row("block time", "p50 %.2f, p90 %.2f, p99 %.2f, p99.9 %.2f, max %.2f ms; %d in flight",
-		r.BlockMs.P50, r.BlockMs.P90, r.BlockMs.P99, r.BlockMs.P999, r.BlockMs.Max, r.InFlight)
+	row("block time", "%s", timesText(r))
 	if r.Line > 0 {
 		row("line", "%.3f of the %.3f GB/s that it carries: %s", max(r.Push, r.Pull)/r.Line, r.Line, r.LineOf)
 	}
@@ -66,6 +66,21 @@ func printResult(io streams, r *result) {
 	tw.Flush() //nolint:errcheck // nobody is left to tell
 	printSockets(io, "sender's sockets", r.Sender.Sockets)
 	printSockets(io, "receiver's sockets", r.Receiver.Sockets)
+}
+
+// timesText is the block times of a result, without the percentiles that so few blocks do
+// not have.
+func timesText(r *result) string {
+	text, missing := "", ""
+	for _, p := range []float64{50, 90, 99, 99.9} {
+		ms := r.blockMs(p)
+		if math.IsNaN(ms) {
+			missing = fmt.Sprintf(" (too few blocks for p%g: %d)", p, r.Blocks)
+			break
+		}
+		text += fmt.Sprintf("p%g %.2f, ", p, ms)
+	}
+	return fmt.Sprintf("%smax %.2f ms%s; %d in flight", text, r.BlockMs.Max, missing, r.InFlight)
 }
 
 func lanesText(n int) string {

@@ -33,7 +33,8 @@ func printTable(out streams, all []*result) {
 		fmt.Fprintln(tw, strings.Join(s.row(list), "\t"))
 	}
 	tw.Flush() //nolint:errcheck // nobody is left to tell
-	out.printf("\n%d repetition%s, interleaved; medians. Block times in milliseconds; CPU in seconds per 10^9 bytes, of whole processes.\n", reps, plural(reps))
+	out.printf("\n%d repetition%s, interleaved; medians. Block times in milliseconds, %q where the blocks are too few for a percentile; CPU in seconds per 10^9 bytes, of whole processes.\n",
+		reps, plural(reps), none)
 	printNotes(out.out, list)
 }
 
@@ -56,23 +57,22 @@ func (s *series) row(list []*series) []string {
 		rate += fmt.Sprintf(" (%.3f to %.3f)", slices.Min(rates), slices.Max(rates))
 	}
 	ofFloor, ofLine := none, none
-	if f := s.floor(list); f != nil && f != s {
+	if f := s.floor(list); f != nil && f != s && s.key.Direction != both { // the floor has one way
 		x, y := pairs(s, f, goodput)
 		ofFloor = number(middle(stats.Ratios(x, y)), 2)
 	}
 	if s.last.Line > 0 && s.key.Direction != both {
 		ofLine = number(middle(s.values(func(r *result) float64 { return r.Goodput / r.Line })), 3)
 	}
-	ms := func(of func(blockTimes) float64) string {
-		return number(middle(s.values(func(r *result) float64 { return of(r.BlockMs) })), 2)
+	ms := func(p float64) string {
+		return number(middle(s.values(func(r *result) float64 { return r.blockMs(p) })), 2)
 	}
 	sender, receiver := number(middle(s.values(senderCost)), 3), number(middle(s.values(receiverCost)), 3)
 	if s.last.Both != nil {
 		sender, receiver = number(middle(s.values(bothCost)), 3), "(both)"
 	}
 	return append(head, rate, ofFloor, ofLine,
-		ms(func(b blockTimes) float64 { return b.P50 }), ms(func(b blockTimes) float64 { return b.P90 }),
-		ms(func(b blockTimes) float64 { return b.P99 }), ms(func(b blockTimes) float64 { return b.P999 }),
+		ms(50), ms(90), ms(99), ms(99.9),
 		sender, receiver, number(middle(s.values(readsOf)), 0), s.cause())
 }
 

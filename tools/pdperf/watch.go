@@ -10,8 +10,9 @@ import (
 	"pdlink/tools/pdperf/flow"
 )
 
-// watched is what programs in the kernel saw of a connection, its warm-up contained:
-// flow.Report in a result. Times are upper bounds of buckets that grow by a factor of two.
+// watched is what programs in the kernel saw of a connection in the measured window, of
+// pulled blocks in their warm-up too: flow.Report in a result. Times are upper bounds of
+// buckets that grow by a factor of two.
 type watched struct {
 	Retransmits  uint64   `json:"retransmitted_segments"`
 	ZeroWindows  uint64   `json:"zero_windows"`
@@ -40,11 +41,19 @@ type event struct {
 // maxEvents is how many of a run are in its result.
 const maxEvents = 64
 
-// watch has the kernel watch the connections at a URL's port until end is called, which
-// tells what was seen; nil where that was not asked for or is not possible, which is told
-// once.
-func watch(io streams, asked bool, url string) (end func() *watched) {
-	none := func() *watched { return nil }
+// watching is what the kernel watches; the zero value watches nothing.
+type watching struct {
+	io     streams
+	w      *flow.Watcher
+	since  time.Time
+	before flow.Report // of what came before the measured window
+	at     time.Duration
+}
+
+// watch has the kernel watch the connections at a URL's port until end is called. It is
+// told once where that is not possible.
+func watch(io streams, asked bool, url string) *watching {
+	none := new(watching)
 	if !asked {
 		return none
 	}
@@ -65,17 +74,31 @@ func watch(io streams, asked bool, url string) (end func() *watched) {
 		io.warn([]string{"--ebpf: " + plain(err)})
 		return none
 	}
-	return func() *watched {
-		r := w.Report()
-		if err := w.Close(); err != nil {
-			io.warn([]string{"--ebpf: " + plain(err)})
-		}
-		return watchedOf(r)
+	return &watching{io: io, w: w, since: time.Now()}
+}
+
+// begin begins the measured window: what was seen before does not count.
+func (w *watching) begin() {
+	if w.w != nil {
+		w.before, w.at = w.w.Report(), time.Since(w.since)
 	}
 }
 
-// watchedOf sums up what was seen of all sockets of a connection.
-func watchedOf(r flow.Report) *watched {
+// end tells what was seen in the measured window; nil where nobody watched.
+func (w *watching) end() *watched {
+	if w.w == nil {
+		return nil
+	}
+	r := w.w.Report()
+	if err := w.w.Close(); err != nil {
+		w.io.warn([]string{"--ebpf: " + plain(err)})
+	}
+	return watchedOf(r.Since(w.before), w.at)
+}
+
+// watchedOf sums up what was seen of all sockets of a connection, in a window that began
+// so long after the watching.
+func watchedOf(r flow.Report, began time.Duration) *watched {
 	s := &watched{Notes: r.Notes}
 	var rtt, queue, through flow.Histogram
 	for _, f := range r.Flows {
@@ -90,7 +113,7 @@ func watchedOf(r flow.Report) *watched {
 		}
 		for _, e := range f.Events {
 			if len(s.Events) < maxEvents {
-				s.Events = append(s.Events, event{micro(e.At.Seconds()), string(e.What)})
+				s.Events = append(s.Events, event{micro(max(0, e.At-began).Seconds()), string(e.What)})
 			}
 		}
 	}

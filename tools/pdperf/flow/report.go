@@ -53,6 +53,31 @@ type Seen struct {
 	Events       []Event       `json:"events"`        // the first ones, in the order in which they came
 }
 
+// Since is what was seen between two reports of one Watcher. Notes are those of r.
+func (r Report) Since(before Report) Report {
+	flows := make([]Seen, len(r.Flows))
+	for i, s := range r.Flows {
+		for _, b := range before.Flows {
+			if b.LocalPort == s.LocalPort && b.RemotePort == s.RemotePort {
+				s = s.since(b)
+			}
+		}
+		flows[i] = s
+	}
+	r.Flows, r.Lost = flows, r.Lost-min(r.Lost, before.Lost)
+	return r
+}
+
+func (s Seen) since(before Seen) Seen {
+	s.Retransmits -= min(s.Retransmits, before.Retransmits)
+	s.ZeroWindows -= min(s.ZeroWindows, before.ZeroWindows)
+	s.WindowClosed = max(0, s.WindowClosed-before.WindowClosed)
+	s.Softirq = max(0, s.Softirq-before.Softirq)
+	s.RTT, s.Wait, s.WriteToRead = s.RTT.since(before.RTT), s.Wait.since(before.Wait), s.WriteToRead.since(before.WriteToRead)
+	s.Events = s.Events[min(len(before.Events), len(s.Events)):]
+	return s
+}
+
 // Event is something that happened to a flow.
 type Event struct {
 	At   time.Duration `json:"at_ns"` // since Watch
@@ -78,6 +103,13 @@ type Histogram struct {
 // HistogramBuckets is how many buckets a Histogram has; the last one takes all above
 // 16 seconds.
 const HistogramBuckets = 26
+
+func (h Histogram) since(before Histogram) Histogram {
+	for i := range h.Buckets {
+		h.Buckets[i] -= min(h.Buckets[i], before.Buckets[i])
+	}
+	return h
+}
 
 // Count is how many durations were counted.
 func (h Histogram) Count() (n uint64) {

@@ -16,7 +16,7 @@ import (
 // nobody gives access to. Errors: the system's, when descriptors cannot be listed.
 func Sockets(match func(local, remote netip.AddrPort) bool) ([]Counters, error) {
 	var all []Counters
-	err := each(match, func(fd int, local, remote netip.AddrPort) {
+	err := EachSocket(match, func(fd int, local, remote netip.AddrPort) {
 		if c, err := Read(fd); err == nil { // else it was closed meanwhile
 			c.Local, c.Remote = local, remote
 			all = append(all, c)
@@ -41,7 +41,7 @@ type poller struct {
 func (p *poller) look(match func(local, remote netip.AddrPort) bool, tell func(remote netip.AddrPort, waiting bool)) {
 	if p.looks == 0 {
 		p.sockets, p.remotes, p.looks = p.sockets[:0], p.remotes[:0], relist
-		each(match, func(fd int, _, remote netip.AddrPort) { //nolint:errcheck // then there are none
+		EachSocket(match, func(fd int, _, remote netip.AddrPort) { //nolint:errcheck // then there are none
 			p.sockets, p.remotes = append(p.sockets, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}), append(p.remotes, remote)
 		})
 	}
@@ -59,8 +59,10 @@ func (p *poller) look(match func(local, remote netip.AddrPort) bool, tell func(r
 	}
 }
 
-// each calls f for the connected TCP sockets of this process that match says yes to.
-func each(match func(local, remote netip.AddrPort) bool, f func(fd int, local, remote netip.AddrPort)) error {
+// EachSocket calls f for the connected TCP sockets of this process that match says yes to,
+// in no order. A descriptor may be closed meanwhile, and its number be another socket's.
+// Errors: the system's, when descriptors cannot be listed.
+func EachSocket(match func(local, remote netip.AddrPort) bool, f func(fd int, local, remote netip.AddrPort)) error {
 	dir, err := os.ReadDir("/dev/fd")
 	if err != nil {
 		return fmt.Errorf("list descriptors: %w", err)

@@ -92,20 +92,35 @@ func Watch(o WatchOptions) (*Watcher, error) {
 	if w.began, err = monotonic(); err != nil {
 		return nil, errors.Join(err, w.maps.close())
 	}
-	for _, h := range hooks() {
-		if o.NoSoftirq && h.gives == softirqTime {
-			continue
-		}
-		err := w.attach(h, o, where)
-		switch {
-		case err == nil:
-		case refused(err):
-			return nil, errors.Join(explain(err), w.Close())
-		default:
-			w.note(h, err)
-		}
+	list := hooks()
+	if o.NoSoftirq {
+		list = slices.DeleteFunc(list, func(h hook) bool { return h.gives == softirqTime })
+	}
+	if err := w.attachAll(list, func(h hook) error { return w.attach(h, o, where) }); err != nil {
+		return nil, errors.Join(err, w.Close())
 	}
 	return w, nil
+}
+
+// attachAll puts programs to their places. One that has none is noted, and the others watch
+// without it: a system may refuse some and not all. It is an error where that is said of
+// each.
+func (w *Watcher) attachAll(list []hook, attach func(hook) error) error {
+	var first error
+	failed := 0
+	for _, h := range list {
+		if err := attach(h); err != nil {
+			failed++
+			w.note(h, err)
+			if first == nil || refused(err) && !refused(first) {
+				first = err
+			}
+		}
+	}
+	if failed == len(list) && first != nil {
+		return explain(first)
+	}
+	return nil
 }
 
 // open makes the maps.
@@ -171,8 +186,7 @@ func (w *Watcher) note(h hook, err error) {
 	w.notes = append(w.notes, fmt.Sprintf("no %s: %s: %s", h.gives, at, reason))
 }
 
-// refused reports whether an error is about rights, which no other program would have
-// either.
+// refused reports whether an error is about rights.
 func refused(err error) bool {
 	return errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) && !isVerifier(err)
 }

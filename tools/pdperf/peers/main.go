@@ -127,6 +127,9 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) error {
 		if err != nil {
 			return err
 		}
+		if p.missing != nil {
+			fmt.Fprintf(errOut, "peers: %v\n", p.missing)
+		}
 		list = append(list, p)
 	}
 	log := io.Discard
@@ -150,16 +153,37 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) error {
 	}
 	all, err := measureAll(ctx, b, o, list, log, errOut)
 	printTables(out, all, o)
-	return errors.Join(err, b.close())
+	return errors.Join(err, failures(all), b.close())
 }
 
-// measureAll runs everything that was asked for.
-func measureAll(ctx context.Context, b *bed, o options, list []peer, log, errOut io.Writer) ([]record, error) {
-	var all []record
+// failures is the error of measurements that came to nothing, by name of their peers.
+func failures(all []record) error {
+	var names []string
+	count := map[string]int{}
+	for _, r := range all {
+		if r.Error == "" {
+			continue
+		}
+		if count[r.Peer] == 0 {
+			names = append(names, r.Peer)
+		}
+		count[r.Peer]++
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	for i, name := range names {
+		names[i] = fmt.Sprintf("%s (%d)", name, count[name])
+	}
+	return fmt.Errorf("measurements failed, of %s: the tables say why", strings.Join(names, ", "))
+}
+
+// eachLink makes the bed be one link after the other, with each MTU, and calls f with it.
+func (b *bed) eachLink(ctx context.Context, o options, f func(link) error) error {
 	for _, name := range o.links {
 		l, err := linkByName(name)
 		if err != nil {
-			return all, err
+			return err
 		}
 		mtus := o.mtus
 		if l.loopback {
@@ -168,18 +192,29 @@ func measureAll(ctx context.Context, b *bed, o options, list []peer, log, errOut
 		for _, mtu := range mtus {
 			l.mtu = mtu
 			if err := b.prepare(ctx, l); err != nil {
-				return all, err
+				return err
 			}
-			for _, block := range o.blocks {
-				got, err := interleave(ctx, b, o, trial{bed: b, link: l, block: block, time: o.time}, list, log, errOut)
-				all = append(all, got...)
-				if err != nil {
-					return all, err
-				}
+			if err := f(l); err != nil {
+				return err
 			}
 		}
 	}
-	return all, nil
+	return nil
+}
+
+// measureAll runs everything that was asked for.
+func measureAll(ctx context.Context, b *bed, o options, list []peer, log, errOut io.Writer) (all []record, err error) {
+	err = b.eachLink(ctx, o, func(l link) error {
+		for _, block := range o.blocks {
+			got, err := interleave(ctx, b, o, trial{bed: b, link: l, block: block, time: o.time}, list, log, errOut)
+			all = append(all, got...)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return all, err
 }
 
 // interleave runs every peer once a repetition, in one order and then in the
@@ -201,12 +236,8 @@ func interleave(ctx context.Context, b *bed, o options, t trial, list []peer, lo
 			}
 			r.Rep = rep
 			all = append(all, r)
-			text, err := json.Marshal(r)
-			if err != nil {
+			if err := writeRecords(log, []record{r}); err != nil {
 				return all, err
-			}
-			if _, err := fmt.Fprintf(log, "%s\n", text); err != nil {
-				return all, fmt.Errorf("write results: %w", err)
 			}
 			fmt.Fprintf(errOut, "%s\n", r.line())
 		}

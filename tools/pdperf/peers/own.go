@@ -58,45 +58,37 @@ func (r *ownRecord) name() string {
 
 // measureLinks has pdperf measure its own links, in clear and sealed, beside the floor, on
 // each link of the bed, and appends what it prints to log.
-func measureLinks(ctx context.Context, b *bed, o options, log, errOut io.Writer) ([]ownRecord, error) {
+func measureLinks(ctx context.Context, b *bed, o options, log, errOut io.Writer) (all []ownRecord, err error) {
 	dialler, listener, remove, err := linkkeys.Temporary()
 	if err != nil {
 		return nil, err
 	}
 	defer remove()
-	var all []ownRecord
-	for _, name := range o.links {
-		l, err := linkByName(name)
+	err = b.eachLink(ctx, o, func(l link) error {
+		fmt.Fprintf(errOut, "%s, MTU %d\n", l.name, l.mtu)
+		waitQuiet(ctx, o.quiet)
+		got, err := measureOn(ctx, b, l, o, dialler, listener, errOut)
+		all = append(all, got...)
 		if err != nil {
-			return all, err
+			err = fmt.Errorf("%s, MTU %d: %w", l.name, l.mtu, err)
 		}
-		mtus := o.mtus
-		if l.loopback {
-			mtus = []int{0}
+		return errors.Join(err, writeRecords(log, got))
+	})
+	return all, err
+}
+
+// writeRecords appends what was measured to a log, a line each.
+func writeRecords[T any](log io.Writer, all []T) error {
+	for _, r := range all {
+		text, err := json.Marshal(r)
+		if err != nil {
+			return err
 		}
-		for _, mtu := range mtus {
-			l.mtu = mtu
-			if err := b.prepare(ctx, l); err != nil {
-				return all, err
-			}
-			fmt.Fprintf(errOut, "%s, MTU %d\n", l.name, l.mtu)
-			waitQuiet(ctx, o.quiet)
-			got, err := measureOn(ctx, b, l, o, dialler, listener, errOut)
-			for _, r := range got {
-				text, jerr := json.Marshal(r)
-				if jerr != nil {
-					return all, jerr
-				}
-				if _, err := fmt.Fprintf(log, "%s\n", text); err != nil {
-					return all, fmt.Errorf("write results: %w", err)
-				}
-			}
-			if all = append(all, got...); err != nil {
-				return all, fmt.Errorf("%s, MTU %d: %w", l.name, l.mtu, err)
-			}
+		if _, err := fmt.Fprintf(log, "%s\n", text); err != nil {
+			return fmt.Errorf("write results: %w", err)
 		}
 	}
-	return all, nil
+	return nil
 }
 
 // measureOn measures on one link of the bed.
@@ -179,13 +171,19 @@ func printLinks(out io.Writer, all []ownRecord, confidence float64) {
 	}
 	fmt.Fprintln(out, "| cable | MTU | block | link | n | GB/s | of the line | of the floor | p50 ms | p99 ms | sender s/GB | receiver s/GB | reads/GB | limited by | disturbed |")
 	fmt.Fprintln(out, "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|")
+	least := math.MaxInt
 	for _, k := range order {
 		rows, floor := good(by[k]), good(by[key{k.bed, k.mtu, k.block, "floor"}])
 		if len(rows) == 0 {
 			fmt.Fprintf(out, "| %s | %s | %s | %s | FAILED: %s |\n", k.bed, mtuText(k.mtu), blockText(k.block), k.name, by[k][0].Why)
 			continue
 		}
+		least = min(least, len(rows))
 		fmt.Fprintf(out, "| %s | %s | %s | %s | %d | %s |\n", k.bed, mtuText(k.mtu), blockText(k.block), k.name, len(rows), strings.Join(ownCells(rows, floor, confidence), " | "))
+	}
+	fmt.Fprintf(out, "\nMedians of n repetitions, with the interval that contains the true median with a probability of %.0f %% in brackets; of the floor: of pairs of one repetition.\n", confidence*100)
+	if got := stats.Median(make([]float64, least), confidence).Coverage; least > 0 && least < len(all) && got < confidence {
+		fmt.Fprintf(out, "With %d repetitions it goes from the least to the most and does so with a probability of %.2f only.\n", least, got)
 	}
 }
 
@@ -239,7 +237,7 @@ func ownCells(rows, floor []ownRecord, confidence float64) []string {
 	}
 	return []string{
 		cell(goodput, 3, true), cell(line, 3, false), cell(stats.Median(ofFloor(rows, floor), confidence), 2, true),
-		cell(column(func(r ownRecord) float64 { return r.BlockMs.P50 }), 1, false), cell(column(func(r ownRecord) float64 { return r.BlockMs.P99 }), 1, false),
+		cell(column(func(r ownRecord) float64 { return r.BlockMs.P50 }), 1, false), cell(column(func(r ownRecord) float64 { return p99(r.BlockMs.P99, float64(r.Bytes), r.Block) }), 1, false),
 		cell(column(cost(func(r ownRecord) ownEnd { return r.Sender })), 3, true), cell(column(cost(func(r ownRecord) ownEnd { return r.Receiver })), 3, true),
 		cell(column(func(r ownRecord) float64 {
 			if r.Reads.CPU == nil {
@@ -283,6 +281,15 @@ func causes(count map[string]int) string {
 		return none
 	}
 	return strings.Join(names, ", ")
+}
+
+// p99 is a 99th percentile of the times of as many blocks as so many bytes are, NaN where it
+// is the longest one's by number only.
+func p99(ms, bytes float64, block int64) float64 {
+	if block < 1 || bytes/float64(block) < 100 {
+		return math.NaN()
+	}
+	return ms
 }
 
 func mtuText(mtu int) string {

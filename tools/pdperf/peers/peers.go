@@ -22,6 +22,8 @@ import (
 type peer struct {
 	name string
 	run  func(ctx context.Context, t trial) (figures, error)
+
+	missing error // what it needs is not there; nil: it is
 }
 
 // peerNames are those that are compared when nothing else is asked for.
@@ -29,8 +31,8 @@ func peerNames() []string {
 	return []string{"pdperf", "pdperf-sealed", "floor", "iperf3", "ucx", "nixl", "mooncake"}
 }
 
-// peerByName returns a peer; what it needs and is not there is an error here,
-// not after the first hour.
+// peerByName returns a peer. One whose program is not there is told of now, not after the
+// first hour, and fails each measurement, so that it has a row that says so.
 func peerByName(name string, o options) (peer, error) {
 	base, flags, _ := strings.Cut(name, ":")
 	extra := strings.Fields(flags)
@@ -65,10 +67,12 @@ func peerByName(name string, o options) (peer, error) {
 	default:
 		return peer{}, fmt.Errorf("peer %q: want one of %v or ucx-tag", name, peerNames())
 	}
+	p := peer{name: name, run: run}
 	if _, err := os.Stat(needs); err != nil {
-		return peer{}, fmt.Errorf("peer %s: %w: build pdperf, or run tools/pdperf/peers/setup.sh", base, err)
+		p.missing = fmt.Errorf("peer %s: %w: build pdperf, or run tools/pdperf/peers/setup.sh", base, err)
+		p.run = func(context.Context, trial) (figures, error) { return figures{}, p.missing }
 	}
-	return peer{name: name, run: run}, nil
+	return p, nil
 }
 
 // sitePackages is a file of the virtual environment, whatever Python made it.
@@ -163,7 +167,7 @@ func splitFlags(extra []string) (run, serve []string) {
 // used last.
 func runFloor(ctx context.Context, t trial, program string, extra []string) (figures, error) {
 	s, err := startIn(ctx, t.receiver(), nil, program,
-		"floor", "--json", "--listen", t.url())
+		"floor", "--json", "--listen", t.url(), "--recv-frames", strconv.Itoa(t.bed.recvFrames))
 	if err != nil {
 		return figures{}, err
 	}

@@ -32,12 +32,26 @@ func TestParse(t *testing.T) {
 func TestPeersThatAreNotThere(t *testing.T) {
 	o := options{dir: t.TempDir(), pdperf: filepath.Join(t.TempDir(), "pdperf")}
 	for _, name := range []string{"pdperf", "floor", "ucx", "ucx-tag", "nixl", "mooncake", "pdperf:--lanes=2", "pdperf-sealed"} {
-		if _, err := peerByName(name, o); err == nil || !strings.Contains(err.Error(), "setup.sh") {
-			t.Errorf("%s: %v", name, err)
+		p, err := peerByName(name, o)
+		if err != nil || p.missing == nil || !strings.Contains(p.missing.Error(), "setup.sh") {
+			t.Fatalf("%s: %v, %v", name, p.missing, err)
+		}
+		if r := measure(t.Context(), p, trial{}); r.Peer != name || !strings.Contains(r.Error, "setup.sh") || !strings.Contains(r.line(), "FAILED") {
+			t.Errorf("%s: %+v", name, r)
 		}
 	}
 	if _, err := peerByName("carrier-pigeon", o); err == nil || !strings.Contains(err.Error(), "iperf3") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestFailuresAreNamed: a peer that could not be measured is an error by its name.
+func TestFailuresAreNamed(t *testing.T) {
+	if err := failures(sample()); err == nil || !strings.Contains(err.Error(), "iperf3 (1), ucx (1)") {
+		t.Errorf("%v", err)
+	}
+	if err := failures(sample()[:2]); err != nil {
+		t.Errorf("%v of what went well", err)
 	}
 }
 

@@ -78,7 +78,7 @@ func group(all []record) []*series {
 			s.errors = append(s.errors, r.Error)
 			continue
 		}
-		for k, v := range []float64{r.Goodput, r.Sender, r.Receiver, r.P50, r.P99, r.Foreign, float64(r.Retrans)} {
+		for k, v := range []float64{r.Goodput, r.Sender, r.Receiver, r.P50, p99(r.P99, r.GB*1e9, r.Block), r.Foreign, float64(r.Retrans)} {
 			(*s.columns()[k])[r.Rep] = v
 		}
 		if r.Verified {
@@ -186,7 +186,7 @@ func (t *table) middle(v []float64, digits int, by float64) string {
 
 // told leaves out the zeros that stand for what a peer does not tell.
 func told(v []float64) []float64 {
-	return slices.DeleteFunc(slices.Clone(v), func(x float64) bool { return x == 0 })
+	return slices.DeleteFunc(slices.Clone(v), func(x float64) bool { return !(x > 0) })
 }
 
 // always is the cell of something that was so in n of the repetitions.

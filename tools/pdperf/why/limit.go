@@ -34,6 +34,7 @@ func (v Verdict) bounded() Verdict {
 func sane(in Input) bool {
 	for _, f := range []float64{
 		in.Seconds, in.Line, in.Sender.Run, in.Sender.Ready, in.Sender.Disk, in.Sender.Leases, in.Sender.Fill, in.Sender.Grants,
+		in.Sender.Acks, in.Sender.Device,
 		in.Receiver.Run, in.Receiver.Ready, in.Receiver.Disk, in.Receiver.Leases, in.Receiver.Fill,
 		in.Flow.Busy, in.Flow.WindowLimited, in.Flow.BufferLimited, in.Flow.RTT, in.Flow.MinRTT, in.Flow.ClosedFor,
 	} {
@@ -123,11 +124,11 @@ func window(in Input) (Verdict, bool) {
 }
 
 // starved: the link had nothing to send although nobody was at work, because nobody
-// filled slots or none came free.
+// filled slots or none came free, or because no more blocks may be on their way.
 func starved(in Input) (Verdict, bool) {
 	fill, wait, grants := in.Sender.Fill/in.Seconds, in.Sender.Leases/in.Seconds, in.Sender.Grants/in.Seconds
-	known := in.Flow.Sockets > 0
-	if known && in.Flow.Busy >= idle*in.Seconds {
+	moving, known := in.moving()
+	if known && moving >= idle {
 		return Verdict{}, false
 	}
 	if fill >= waiting {
@@ -136,7 +137,10 @@ func starved(in Input) (Verdict, bool) {
 	if in.Sender.busy(in.Seconds) >= saturated || in.Receiver.busy(in.Seconds) >= saturated {
 		return Verdict{}, false
 	}
-	switch share := 1 - in.Flow.Busy/in.Seconds; {
+	if v, ok := roundTrip(in); ok {
+		return v, true
+	}
+	switch share := 1 - moving; {
 	case grants >= waiting:
 		return Verdict{Leases, grants, fmt.Sprintf("the receiver promised no room %s: a larger receive ring would help", percent(grants))}, true
 	case wait >= waiting:
@@ -146,6 +150,35 @@ func starved(in Input) (Verdict, bool) {
 			percent(share), percent(in.Sender.share(in.Sender.Run, in.Seconds)))}, true
 	}
 	return Verdict{}, false
+}
+
+// moving is the share of the time in which the link had something to send or on its way,
+// where that is known: by its sockets, or by a device that has none.
+func (in Input) moving() (share float64, known bool) {
+	switch {
+	case in.Flow.Sockets > 0:
+		return min(1, in.Flow.Busy/in.Seconds), true
+	case in.Sender.Device > 0:
+		return min(1, in.Sender.Device/in.Seconds), true
+	}
+	return 0, false
+}
+
+// roundTrip: what kept the link idle is that all blocks that may be on their way had been
+// sent, and none was acknowledged.
+func roundTrip(in Input) (Verdict, bool) {
+	moving, known := in.moving()
+	unsent := 1 - moving
+	held := min(unsent, in.Sender.Acks/in.Seconds)
+	if !known || in.Sender.InFlight < 1 || unsent < gap || held < unsent*waiting {
+		return Verdict{}, false
+	}
+	blocks := "one block"
+	if n := in.Sender.InFlight; n > 1 {
+		blocks = fmt.Sprintf("%d blocks", n)
+	}
+	return Verdict{RoundTrip, held, fmt.Sprintf("%s in flight: the link had nothing to send %s, until an acknowledgement came; more in flight would help",
+		blocks, percent(held))}, true
 }
 
 // processors: one end could not do more. Where bytes wait for the receiver nearly
@@ -166,22 +199,45 @@ func processors(in Input) (Verdict, bool) {
 	return Verdict{}, false
 }
 
-// rest: what held the socket most, where nothing stands out.
+// rest: what held the link most, where nothing stands out.
 func rest(in Input) Verdict {
 	f := in.Flow
 	if f.Sockets == 0 {
-		return Verdict{Cause: Unknown, Evidence: fmt.Sprintf("no socket to ask, and the processors were at work %s at the sender, %s at the receiver",
-			percent(in.Sender.share(in.Sender.Run, in.Seconds)), percent(in.Receiver.share(in.Receiver.Run, in.Seconds)))}
+		return device(in)
 	}
 	held := (f.Busy - f.WindowLimited - f.BufferLimited) / in.Seconds
-	if f.Busy >= idle*in.Seconds && held >= waiting && in.Line <= 0 {
+	if f.Busy >= idle*in.Seconds && held >= waiting && in.rate() >= nearly*in.Line {
 		text := fmt.Sprintf("the network held the sender %s at %s", percent(held), rate(in.rate()))
+		if in.Line > 0 {
+			text += fmt.Sprintf(" of the %s that it can carry", rate(in.Line))
+		}
 		if f.MinRTT > 0 && f.RTT > 2*f.MinRTT {
 			text += fmt.Sprintf(" and its queues were full: round trips of %s, %s without", span(f.RTT), span(f.MinRTT))
 		}
 		return Verdict{Wire, held, text}
 	}
+	if v, ok := roundTrip(in); ok {
+		return v
+	}
 	s, r := in.Sender.busy(in.Seconds), in.Receiver.busy(in.Seconds)
 	return Verdict{Cause: Unknown, Evidence: fmt.Sprintf("nothing stands out: processors busy %s at the sender and %s at the receiver, window full %s, send buffer full %s",
 		percent(s), percent(r), percent(f.WindowLimited/in.Seconds), percent(f.BufferLimited/in.Seconds))}
+}
+
+// device: what held a link that has no sockets.
+func device(in Input) Verdict {
+	work := fmt.Sprintf("the processors were at work %s at the sender, %s at the receiver",
+		percent(in.Sender.share(in.Sender.Run, in.Seconds)), percent(in.Receiver.share(in.Receiver.Run, in.Seconds)))
+	moving, known := in.moving()
+	if !known {
+		return Verdict{Cause: Unknown, Evidence: "no socket to ask, and " + work}
+	}
+	text := fmt.Sprintf("the device had frames to move %s, at %s", percent(moving), rate(in.rate()))
+	if in.Line > 0 {
+		text += fmt.Sprintf(" of the %s that the port has", rate(in.Line))
+	}
+	if moving >= idle {
+		return Verdict{Wire, moving, text + "; " + work}
+	}
+	return Verdict{Cause: Unknown, Evidence: text + "; " + work}
 }

@@ -10,6 +10,10 @@ const (
 	// retransmits and the rounding of shapers take the rest.
 	full = 0.93
 
+	// nearly is the share of it from which on what the network did to the sender counts as
+	// its being full: others have a part of it too, and a short run its slow start.
+	nearly = 0.85
+
 	// waiting is the share of the time that somebody must have waited for the store, for a
 	// slot or for the peer's window to be held up by that more than by all else.
 	waiting = 0.5
@@ -35,4 +39,8 @@ const (
 	// idle is the share of the time that a socket has something to send below which the
 	// sending end does not keep the link at work.
 	idle = 0.7
+
+	// gap is the share of the time without anything to send that is worth a cause: less of
+	// it is between any two blocks.
+	gap = 0.1
 )

@@ -18,6 +18,7 @@ const (
 	Loss          Cause = "loss"           // segments were lost or damaged on the way
 	Disk          Cause = "disk"           // the receiver's store
 	Leases        Cause = "leases"         // nobody filled slots, or none came free
+	RoundTrip     Cause = "round trip"     // too few blocks were on their way to hide that of an acknowledgement
 	Unknown       Cause = "unknown"        // the figures do not tell
 )
 
@@ -53,6 +54,18 @@ type End struct {
 	// Fill is for how long a slot was held by who fills it and the link had none to
 	// send. Of the sender.
 	Fill float64 `json:"fill_seconds"`
+
+	// Acks is for how long as many blocks as may be on their way were, and all of them were
+	// handed over: nothing more could be sent before an acknowledgement came. Of the sender.
+	Acks float64 `json:"ack_seconds"`
+
+	// InFlight is how many blocks may be on their way; 0: as many as there is room for. Of
+	// the sender.
+	InFlight int `json:"blocks_in_flight"`
+
+	// Device is for how long a device that moves frames by itself had some to move: what
+	// Flow.Busy is where there are no sockets. Of the sender.
+	Device float64 `json:"device_seconds"`
 }
 
 // Flow is what held the sender's sockets; times are means over the sockets.

@@ -83,12 +83,38 @@ func TestLimit(t *testing.T) {
 		{"filling that the link does not wait for", func(in *why.Input) { in.Sender.Fill, in.Receiver.Run, in.Receiver.Backlog.Waiting = 9, 9.5, 1900 }, why.ReceiverCPU, nil},
 		{"no slots", func(in *why.Input) { in.Sender.Leases, in.Flow.Busy, in.Flow.BufferLimited = 8, 2, 0 }, why.Leases, []string{"free slot 80 %"}},
 		{"no room promised", func(in *why.Input) { in.Sender.Grants, in.Flow.Busy, in.Flow.BufferLimited = 8, 2, 0 }, why.Leases, []string{"promised no room 80 %"}},
+		{"a line that is nearly full", func(in *why.Input) { in.Line, in.Flow.BufferLimited, in.Flow.RTT = 1.1e9, 0, 0.02 }, why.Wire, []string{"1 GB/s of the 1.1 GB/s that it can carry", "held the sender 90 %"}},
+		{"a line that is not, and the network holds", func(in *why.Input) { in.Line, in.Flow.BufferLimited = 2e9, 0 }, why.Unknown, nil},
 		{"queues on the way", func(in *why.Input) { in.Flow.BufferLimited, in.Flow.RTT = 0, 0.02 }, why.Wire, []string{"20ms", "150µs without"}},
 		{"nothing stands out", nil, why.Unknown, []string{"nothing stands out", "send buffer full 50 %"}},
 		{"no sockets, slow filling", func(in *why.Input) { in.Flow, in.Sender.Fill = why.Flow{}, 8 }, why.Leases, nil},
 		{"no sockets, no slots", func(in *why.Input) { in.Flow, in.Sender.Leases = why.Flow{}, 8 }, why.Leases, nil},
 		{"no sockets, sender at work", func(in *why.Input) { in.Flow, in.Sender.Run, in.Receiver.Backlog = why.Flow{}, 9, flow.Backlog{} }, why.SenderCPU, nil},
 		{"no sockets, full line", func(in *why.Input) { in.Flow, in.Line = why.Flow{}, 1.02e9 }, why.Wire, nil},
+		{"one block in flight", func(in *why.Input) {
+			in.Sender.InFlight, in.Sender.Acks, in.Flow.Busy, in.Flow.BufferLimited = 1, 9, 5, 0
+		}, why.RoundTrip, []string{"one block in flight", "nothing to send 50 %"}},
+		{"one block in flight, a little idle", func(in *why.Input) {
+			in.Line, in.Sender.InFlight, in.Sender.Acks, in.Flow.Busy = 1.2e9, 2, 9, 8
+		}, why.RoundTrip, []string{"2 blocks in flight", "20 %"}},
+		{"one block in flight, a full line", func(in *why.Input) { in.Line, in.Sender.InFlight, in.Sender.Acks = 1.05e9, 1, 9 }, why.Wire, nil},
+		{"blocks enough in flight, slow filling", func(in *why.Input) {
+			in.Sender.InFlight, in.Sender.Acks, in.Flow.Busy, in.Flow.BufferLimited = 3, 1, 1, 0
+		}, why.Leases, nil},
+		{"one block in flight, busy receiver", func(in *why.Input) {
+			in.Sender.InFlight, in.Sender.Acks, in.Flow.Busy, in.Receiver.Run = 1, 9, 5, 9.5
+		}, why.ReceiverCPU, nil},
+		{"a device is at work", func(in *why.Input) {
+			in.Flow, in.Sender.Device, in.Sender.InFlight, in.Sender.Acks, in.Sender.Grants = why.Flow{}, 9.6, 3, 9, 6
+		}, why.Wire, []string{"the device had frames to move 96 %", "at work 40 %"}},
+		{"a device, below its port's rate", func(in *why.Input) { in.Flow, in.Line, in.Sender.Device = why.Flow{}, 2e9, 9.6 }, why.Wire, []string{"1 GB/s of the 2 GB/s"}},
+		{"a device, one block in flight", func(in *why.Input) {
+			in.Flow, in.Sender.Device, in.Sender.InFlight, in.Sender.Acks = why.Flow{}, 4, 1, 9.5
+		}, why.RoundTrip, []string{"nothing to send 60 %"}},
+		{"a device, no room promised", func(in *why.Input) {
+			in.Flow, in.Sender.Device, in.Sender.InFlight, in.Sender.Grants = why.Flow{}, 4, 3, 7
+		}, why.Leases, []string{"promised no room 70 %"}},
+		{"a device, busy sender", func(in *why.Input) { in.Flow, in.Sender.Device, in.Sender.Run = why.Flow{}, 4, 9.5 }, why.SenderCPU, nil},
 		{"no sockets, nothing", func(in *why.Input) { in.Flow = why.Flow{} }, why.Unknown, []string{"no socket to ask"}},
 		{"no time", func(in *why.Input) { in.Seconds = 0 }, why.Unknown, []string{"nothing was measured"}},
 		{"less than none", func(in *why.Input) { in.Receiver.Disk = -1 }, why.Unknown, []string{"nothing was measured"}},
@@ -112,7 +138,8 @@ func TestLimit(t *testing.T) {
 
 // FuzzLimit says one sentence of whatever another end says.
 func FuzzLimit(f *testing.F) {
-	for _, in := range []why.Input{ten(nil), {}, {Seconds: 1}} {
+	device := ten(func(in *why.Input) { in.Flow, in.Sender.Device, in.Sender.InFlight = why.Flow{}, 3, 1 })
+	for _, in := range []why.Input{ten(nil), device, {}, {Seconds: 1}} {
 		text, err := json.Marshal(in)
 		if err != nil {
 			f.Fatal(err)
