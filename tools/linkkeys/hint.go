@@ -15,6 +15,12 @@ func Refused(err error) bool {
 	return errors.Is(err, keys.ErrUnknownPeer) || errors.Is(err, keys.ErrRefused) || errors.Is(err, keys.ErrNoKeys)
 }
 
+// Misused reports an error of Dial or Listen for which the command line is to blame, so
+// that trying again is of no use: an address that strangers can reach, and no keys. All
+// else is what a job came to, a link that this host cannot have too
+// (transport.ErrUnavailable): on another host the same command line works.
+func Misused(err error) bool { return errors.Is(err, transport.ErrInsecure) && !Refused(err) }
+
 // dirHint says how the keys of a directory are asked for.
 const dirHint = "; with --keys DIR, or $" + Env + ", the keys in a directory are used"
 
@@ -27,6 +33,8 @@ func (c Choice) hint(err error) string {
 		return ""
 	case errors.Is(err, keys.ErrRefused) && c.Store != nil:
 		return ": run `" + PairCommand(c.ownName(), c.Store.Public()) + "` there"
+	case c.Own(err):
+		return ": it is this host's own, and two hosts need two keys: run `pdlink keys init --replace` on the one to which it was copied, and pair that one anew; if nobody copied it, on this one: its private key is in the wrong hands"
 	case errors.Is(err, keys.ErrUnknownPeer):
 		hint := ": if you know whose it is, run here the `pdlink keys pair` line that `pdlink keys show` prints there; no data was sent: make sure that it is the right host before you trust it"
 		if c.Dir.Named {
@@ -43,7 +51,7 @@ func (c Choice) hint(err error) string {
 		return ": run `pdlink keys init` on this host, `pdlink keys pair` on both, and use the keys here" + dirHint
 	case errors.Is(err, keys.ErrExposed):
 		return ": run `pdlink keys init` and `pdlink keys pair` on both hosts, or use 127.0.0.1 or [::1], for example through an ssh tunnel" + dirHint
-	case errors.Is(err, transport.ErrInsecure) && !Refused(err) && c.Store == nil:
+	case Misused(err) && c.Store == nil:
 		return dirHint
 	}
 	return ""

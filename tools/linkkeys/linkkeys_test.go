@@ -246,6 +246,8 @@ func TestExplain(t *testing.T) {
 		{"an unknown peer", found, insecure(keys.ErrUnknownPeer), true, "; no data was sent: make sure that it is the right host before you trust it"},
 		{"an unknown peer, --keys", named, insecure(keys.ErrUnknownPeer), true, ", and add --dir " + ours + " to the command"},
 		{"not known there", named, insecure(keys.ErrRefused), true, ": run `" + PairCommand(HostName(), named.Store.Public()) + "` there"},
+		{"a copy of this host's key", named, insecure(&keys.UnknownKeyError{Key: named.Store.Public()}), true, "on this one: its private key is in the wrong hands"},
+		{"another key", found, insecure(&keys.UnknownKeyError{}), true, "before you trust it"},
 		{"revoked", named, insecure(fmt.Errorf("%w: %w", keys.ErrRevoked, keys.ErrUnknownPeer)), true, ""},
 		{"no keys there", found, insecure(keys.ErrNoKeys), true, "`pdlink keys pair` on both, and start it with keys"},
 		{"no keys there, --keys", named, insecure(keys.ErrNoKeys), true, "; on this host commands need --dir " + ours},

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 
 	"pdlink/transport/keys"
 	"pdlink/transport/wire"
@@ -41,6 +40,8 @@ func (c Choice) Meet(ctx context.Context, network, addr string) error {
 	switch err := t.HandshakeContext(ctx); {
 	case errors.As(err, &inClear) && inClear.RecordHeader[4] == byte(wire.TypeBye): // a message that says so
 		return keys.ErrNoKeys
+	case ctx.Err() != nil: // the socket was closed for it, whatever that makes of the handshake
+		return fmt.Errorf("handshake: %w", ctx.Err())
 	case err != nil:
 		return fmt.Errorf("handshake: %w", err)
 	}
@@ -51,8 +52,10 @@ func (c Choice) Meet(ctx context.Context, network, addr string) error {
 	return ctx.Err()
 }
 
-// Own reports that a peer that a listener turned away has proven to hold this host's own
-// key, which is no peer's: it is Meet that asked, most likely.
+// Own reports that the other end, which a listener turned away or a dialler would not talk
+// to, has proven to hold this host's own key, which is no peer's. From this host that is
+// Meet, most likely; from another one it is a copy of this host's key.
 func (c Choice) Own(err error) bool {
-	return c.Store != nil && errors.Is(err, keys.ErrUnknownPeer) && strings.Contains(err.Error(), ": key "+c.Store.Public().Short()+" ")
+	var unknown *keys.UnknownKeyError
+	return c.Store != nil && errors.As(err, &unknown) && unknown.Key == c.Store.Public()
 }

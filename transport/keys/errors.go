@@ -58,6 +58,21 @@ var (
 	ErrPermissions = errors.New("keys: unsafe permissions")
 )
 
+// UnknownKeyError is why a key is not admitted that was never a peer's, as far as is known.
+// It wraps ErrUnknownPeer.
+type UnknownKeyError struct {
+	Key  PublicKey // that the other end has proven to hold
+	File string    // of peers, in which it is not
+}
+
+// Error implements error.
+func (e *UnknownKeyError) Error() string {
+	return fmt.Sprintf("%v: key %s is not in %s", ErrUnknownPeer, e.Key.Short(), e.File)
+}
+
+// Unwrap returns ErrUnknownPeer.
+func (e *UnknownKeyError) Unwrap() error { return ErrUnknownPeer }
+
 // TakenError is why a peer cannot be added: its name or its key is another one's. It
 // wraps ErrPeerExists.
 type TakenError struct {

@@ -121,8 +121,8 @@ func (s *Store) Peers() []Peer {
 	return peers
 }
 
-// Admit returns the right of a key to be connected. The error Is ErrUnknownPeer, and
-// ErrRevoked besides for a key that was one.
+// Admit returns the right of a key to be connected. The error Is ErrUnknownPeer: an
+// UnknownKeyError, or ErrRevoked besides for a key that was one.
 func (s *Store) Admit(key PublicKey) (Admission, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,8 +132,7 @@ func (s *Store) Admit(key PublicKey) (Admission, error) {
 			ErrRevoked, ErrUnknownPeer, name, key.Short(), filepath.Join(s.dir, PeersFile))
 	}
 	if p == nil {
-		return Admission{}, fmt.Errorf("%w: key %s is not in %s",
-			ErrUnknownPeer, key.Short(), filepath.Join(s.dir, PeersFile))
+		return Admission{}, &UnknownKeyError{Key: key, File: filepath.Join(s.dir, PeersFile)}
 	}
 	return Admission{Peer{p.name, key}, p.gone}, nil
 }
