@@ -204,9 +204,10 @@ func toolImports() map[string]Imports {
 		},
 		"tools/cmdline": {
 			Modules: map[string]string{
-				"github.com/spf13/cobra":          "commands, flags, their help and completions",
-				"github.com/spf13/pflag":          "the flags themselves, for values that are not on the command line",
-				"github.com/pelletier/go-toml/v2": "the config file",
+				"github.com/spf13/cobra":                   "commands, flags, their help and completions",
+				"github.com/spf13/pflag":                   "the flags themselves, for values that are not on the command line",
+				"github.com/pelletier/go-toml/v2":          "the config file",
+				"github.com/pelletier/go-toml/v2/unstable": "how many values it has, before they are read",
 			},
 			NoStd: sockets(),
 		},

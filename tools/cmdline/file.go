@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
+	"github.com/pelletier/go-toml/v2/unstable"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -18,8 +19,8 @@ const (
 	// with comments, is a tenth of that.
 	maxFile = 256 << 10
 
-	// maxEntries bounds its values and tables: what reads it takes a time that grows with
-	// their square, 0.4 s for so many.
+	// maxEntries bounds its values and tables, each part of a dotted name as one: what reads
+	// it takes a time that grows with their square, 0.4 s for so many.
 	maxEntries = 12_000
 
 	// maxFaults is how many of its faults are told of: who has more has the wrong file.
@@ -95,10 +96,40 @@ func settingsText(b []byte) (string, error) {
 		return "", errors.New("it is in UTF-16: save it as UTF-8")
 	}
 	b = bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))
-	if n := bytes.Count(b, []byte("=")) + bytes.Count(b, []byte("[")); n > maxEntries {
+	if entries(b) > maxEntries {
 		return "", fmt.Errorf("it has more than %d values and tables: that is no file of settings", maxEntries)
 	}
 	return string(b), nil
+}
+
+// entries is how many names of values and tables a file has, of one that cannot be read
+// those before its first fault: whoever reads it comes no further either. The time that it
+// takes grows with the file's length alone.
+func entries(b []byte) (n int) {
+	var p unstable.Parser
+	for p.Reset(b); p.NextExpression(); {
+		n += entriesOf(p.Expression())
+	}
+	return n
+}
+
+// entriesOf is how many of them an expression or a value has. The parser bounds how deep
+// they are nested.
+func entriesOf(e *unstable.Node) (n int) {
+	switch e.Kind {
+	case unstable.Table, unstable.ArrayTable, unstable.KeyValue:
+		for k := e.Key(); k.Next(); {
+			n++
+		}
+		if e.Kind == unstable.KeyValue {
+			n += entriesOf(e.Value())
+		}
+	case unstable.Array, unstable.InlineTable:
+		for c := e.Children(); c.Next(); {
+			n += entriesOf(c.Node())
+		}
+	}
+	return n
 }
 
 // read returns what is in the file.

@@ -138,16 +138,43 @@ func TestWhatAFileBeginsWith(t *testing.T) {
 	}
 	long := strings.Repeat("k", 10_000)
 	for text, say := range map[string]string{
-		"\xef\xbb\xbf[serve]\nlistne = 'x'\n":         "line 2: unknown setting listne of [serve]: did you mean listen?",
-		"\xff\xfe[\x00s\x00]\x00":                     "it is in UTF-16: save it as UTF-8",
-		"\xfe\xff\x00[\x00s\x00]":                     "it is in UTF-16: save it as UTF-8",
-		strings.Repeat("[a]\n", maxEntries+1):         "more than 12000 values and tables",
-		"[serve]\n" + long + " = 1\n":                 "unknown setting " + long[:maxShown] + "... of [serve]",
-		"[serve]\nlisten = 'a'\n[[x]]\na=1\n[b]\nc=1": "line 5: unknown table [b]",
+		"\xef\xbb\xbf[serve]\nlistne = 'x'\n":                   "line 2: unknown setting listne of [serve]: did you mean listen?",
+		"\xff\xfe[\x00s\x00]\x00":                               "it is in UTF-16: save it as UTF-8",
+		"\xfe\xff\x00[\x00s\x00]":                               "it is in UTF-16: save it as UTF-8",
+		strings.Repeat("[a]\n", maxEntries+1):                   "more than 12000 values and tables",
+		strings.Repeat("a.a=1\n", maxEntries/2+1):               "more than 12000 values and tables",
+		"a={" + strings.Repeat("a=1,", maxEntries) + "a=1}":     "more than 12000 values and tables",
+		"a=[" + strings.Repeat("{a=1},", maxEntries) + "{a=1}]": "more than 12000 values and tables",
+		"[serve]\n" + long + " = 1\n":                           "unknown setting " + long[:maxShown] + "... of [serve]",
+		"[serve]\nlisten = 'a'\n[[x]]\na=1\n[b]\nc=1":           "line 5: unknown table [b]",
 	} {
 		_, _, err := applied(t, text, nil, "serve")
 		if err == nil || !strings.Contains(err.Error(), say) || len(err.Error()) > 1000 {
 			t.Errorf("%.20q: %.1000v, want %q", text, err, say)
+		}
+	}
+}
+
+// TestCommentsAndTextsAreNoEntries: a file of settings that explains itself is read,
+// whatever stands in what it says.
+func TestCommentsAndTextsAreNoEntries(t *testing.T) {
+	comment := strings.Repeat("# [serve] listen = \"a\", a = b\n", maxEntries/2)
+	list := strings.Repeat("=[", maxEntries)
+	for _, text := range []string{
+		"[serve]\n" + comment + "listen = 'x' # " + list + "\n",
+		"[serve]\nlisten = \"\"\"" + list + "\"\"\"\n",
+		"[serve]\nlisten = \"" + list + "\"\n",
+		"[serve]\nlisten = '" + list + "'\n",
+	} {
+		if v, _, err := applied(t, text, nil, "serve"); err != nil || v.listen != "x" && v.listen != list {
+			t.Errorf("%.40q: listen is %.40q, %v", text, v.listen, err)
+		}
+	}
+	for text, want := range map[string]int{
+		"": 0, "# a=1": 0, "a=1": 1, "[a]\nb=1": 2, "[a.b]\n": 2, "[[a]]\n\"b=c\".d=[1,2,[3]]": 3, "a={b={c=1}}": 3, "a=[{b=1},{b=2}]": 3, "a=1\nb=\nc=1": 1,
+	} {
+		if n := entries([]byte(text)); n != want {
+			t.Errorf("%q has %d entries, want %d", text, n, want)
 		}
 	}
 }
