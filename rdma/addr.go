@@ -54,7 +54,7 @@ func ParseAddr(text string) (Addr, error) {
 func (a *Addr) take(name, value string) error {
 	switch name {
 	case paramDevice:
-		if device, _, err := parseDevice(value); err != nil || device == "" {
+		if device, _, err := ParseDevice(value); err != nil || device == "" {
 			return fmt.Errorf("parameter %s is %.60q: want %[1]s=NAME or %[1]s=NAME:PORT, names are those of `ls /sys/class/infiniband`", name, value)
 		}
 		a.Device = value

@@ -56,8 +56,9 @@ type seat struct {
 	why   string
 }
 
-// parseDevice takes "name" or "name:port" apart; port 0 means any.
-func parseDevice(s string) (name string, port int, err error) {
+// ParseDevice takes Options.Device apart, "name" or "name:port"; port 0 means any. Errors:
+// it has no name, or a port that is no number from 1 on.
+func ParseDevice(s string) (name string, port int, err error) {
 	name, text, has := strings.Cut(s, ":")
 	if !has {
 		return name, 0, nil
@@ -87,7 +88,7 @@ func (l *Link) choose(local net.Addr) (verbs.Device, seat, error) {
 	if err != nil {
 		return nil, seat{}, err
 	}
-	_, port, err := parseDevice(l.o.Device)
+	_, port, err := ParseDevice(l.o.Device)
 	if err != nil {
 		return nil, seat{}, err
 	}

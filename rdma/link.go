@@ -98,7 +98,7 @@ func (l *Link) devices() (*stock, error) {
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	name, _, err := parseDevice(l.o.Device)
+	name, _, err := ParseDevice(l.o.Device)
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,8 @@ import (
 type Survey struct {
 	Library error    // why verbs cannot be had at all, transport.ErrUnavailable; nil: they can
 	Listing error    // why devices cannot be listed; nil: they can
-	Devices []Device // that the library lists, usable or not
+	Names   []string // of all devices that the library lists
+	Devices []Device // those of them that were looked at, usable or not
 }
 
 // Device is an RDMA device.
@@ -68,8 +69,8 @@ type NeighbourEntry struct {
 }
 
 // Survey looks at what the host has: at all devices, or at the one that Options.Device
-// names. It opens each, and registers so many bytes of memory for a moment. It changes
-// nothing.
+// names. It opens each of these, and no other, and registers so many bytes of memory for a
+// moment. It changes nothing.
 func (l *Link) Survey(bytes int) Survey {
 	p, err := l.load()
 	if err != nil {
@@ -79,12 +80,13 @@ func (l *Link) Survey(bytes int) Survey {
 	if err != nil {
 		return Survey{Listing: unavailable(err)}
 	}
-	name, _, err := parseDevice(l.o.Device)
+	name, _, err := ParseDevice(l.o.Device)
 	if err != nil {
 		return Survey{Listing: err}
 	}
 	var s Survey
 	for _, info := range list {
+		s.Names = append(s.Names, info.Name)
 		if name != "" && info.Name != name {
 			continue
 		}

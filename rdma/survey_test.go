@@ -3,6 +3,7 @@ package rdma
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,7 +60,7 @@ func TestSurvey(t *testing.T) {
 		t.Errorf("an index that no queue pair takes: %+v", a)
 	}
 	cards.closed(t)
-	if s := surveyOf(cards, "mlx5_0:1"); len(s.Devices) != 1 {
+	if s := surveyOf(cards, "mlx5_0:1"); len(s.Devices) != 1 || !slices.Equal(s.Names, []string{"mlx5_0", "mlx5_1"}) {
 		t.Errorf("the device that was named: %+v", s)
 	}
 	if s := surveyOf(cards, "mlx5_9"); !says(s.Listing, `no device "mlx5_9", there are mlx5_0, mlx5_1`) {

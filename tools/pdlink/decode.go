@@ -74,7 +74,8 @@ else with the first request.
 
 With --metrics a live page shows transfers, links and peers, and figures for Prometheus
 are at /metrics on that port, with /healthz and /readyz; it is on loopback unless a host
-is named.
+is named. These have names of models, peers and the store: an address that other hosts can
+reach needs --metrics-token, a file with what they have to say, or --metrics-open.
 
 An address that other hosts can reach needs keys (see "pdlink keys"): senders
 prove who they are, and data is sealed. Keys that are there are used for such an
@@ -192,7 +193,7 @@ func (f *decodeFlags) run(ctx context.Context, std streams, u linkURL, g given) 
 		return err
 	}
 	o.session.Intercept = d.timeline.Intercept(nil)
-	defer func() { err = errors.Join(err, d.shut()) }()
+	defer func() { err = d.watching.keep(d.timeline, errors.Join(err, d.shut())) }()
 	link, err := d.through(ctx, u.open(o), ring)
 	if err != nil {
 		return err
@@ -236,7 +237,7 @@ func (d *decoding) shut() (err error) {
 	if d.front != nil {
 		err = d.front.close()
 	}
-	return errors.Join(err, d.watched.close(), d.timeline.WriteFile(d.watching.trace))
+	return errors.Join(err, d.watched.close())
 }
 
 // decoding is a `pdlink decode` that runs.
@@ -253,6 +254,7 @@ type decoding struct {
 	timeline  *trace.Recorder // nil: nobody wants it
 	accepting atomic.Bool     // transfers are taken
 	live      atomic.Int64    // transfers that are open
+	room      roomFor         // of the store
 	peers     peerNames
 	ports     rdma.Ports // that rdma links take
 	hide      func()
@@ -303,6 +305,7 @@ func (d *decoding) open(std streams) (bridge.Options, error) {
 		opened, err := open(kind, meta)
 		if err == nil {
 			d.live.Add(1)
+			d.room.opened(opened.BlockBytes)
 			if d.seams.wrap != nil {
 				opened.Target = d.seams.wrap(opened.Target)
 			}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
@@ -31,7 +30,8 @@ const (
 
 // watchFlags are the flags of decode and prefill by which they are watched.
 type watchFlags struct {
-	metrics, log, trace string
+	metrics, token, log, trace string
+	everybody                  bool
 
 	at *pages.Addr // what check made of metrics; nil: there is no server
 }
@@ -40,6 +40,7 @@ type watchFlags struct {
 func (f *watchFlags) register(c *cobra.Command) {
 	fl := c.Flags()
 	fl.StringVar(&f.metrics, "metrics", "", "serve a live page, figures for Prometheus at /metrics, /healthz and /readyz at `ADDR`: a port (on loopback), host:port or unix://path; default: nowhere")
+	f.registerToken(c)
 	fl.StringVar(&f.log, "log", logNone, "one line for each transfer and request on standard error, `FORMAT`: text or json; default: none")
 	fl.StringVar(&f.trace, "trace", "", "at the end, write a timeline of what was done to `FILE`, for ui.perfetto.dev; default: none")
 	must(c.MarkFlagFilename("trace", "json"))
@@ -48,7 +49,7 @@ func (f *watchFlags) register(c *cobra.Command) {
 
 // check looks at the flags.
 func (f *watchFlags) check(g given) error {
-	empty := g.filled(map[string]string{"metrics": f.metrics, "log": f.log, "trace": f.trace})
+	empty := g.filled(map[string]string{"metrics": f.metrics, tokenFlag: f.token, "log": f.log, "trace": f.trace})
 	var bad []error
 	if f.metrics != "" {
 		a, err := pages.ParseAddr(f.metrics)
@@ -57,6 +58,7 @@ func (f *watchFlags) check(g given) error {
 		}
 		f.at = &a
 	}
+	bad = append(bad, f.checkToken(g))
 	if f.log != logNone && f.log != logText && f.log != logJSON {
 		bad = append(bad, fmt.Errorf("--log %s: want %s or %s", f.log, logText, logJSON))
 	}
@@ -69,14 +71,22 @@ func (f *watchFlags) recorder(process string) (*trace.Recorder, error) {
 	if f.trace == "" {
 		return nil, nil
 	}
-	file, err := os.OpenFile(f.trace, os.O_WRONLY|os.O_CREATE, 0o644)
-	if err == nil {
-		err = file.Close()
-	}
-	if err != nil {
+	if err := trace.Check(f.trace); err != nil {
 		return nil, unusable(fmt.Errorf("--trace: %w", err))
 	}
 	return trace.New(trace.Options{Process: process}), nil
+}
+
+// keep writes the timeline of a command that ended with err, and returns both errors. One
+// that failed before it did anything leaves an earlier file as it is.
+func (f *watchFlags) keep(rec *trace.Recorder, err error) error {
+	if err != nil && !rec.Recorded() {
+		return err
+	}
+	if lost := rec.WriteFile(f.trace); lost != nil {
+		return errors.Join(err, failed(fmt.Errorf("--trace: %w", lost))) // the job itself was done
+	}
+	return err
 }
 
 // watched is what a command that is watched has. A nil one is not, and its methods do
@@ -84,6 +94,7 @@ func (f *watchFlags) recorder(process string) (*trace.Recorder, error) {
 type watched struct {
 	*watch.Watch
 	metrics  *metrics.Metrics
+	token    string        // of the pages; "": there is none
 	listener net.Listener  // nil: there is no server
 	pages    *pages.Server // the same, and before serve
 }
@@ -98,11 +109,14 @@ func (f *watchFlags) open(ctx context.Context, j *journal, o watch.Options) (*wa
 	w := &watched{}
 	if f.at != nil {
 		var err error
+		if w.token, err = f.readToken(); err != nil {
+			return nil, err
+		}
 		if w.listener, err = f.at.Listen(ctx); err != nil {
 			return nil, failed(listenError("metrics", f.at.Text, fmt.Errorf("--metrics %s: %w", f.metrics, err)))
 		}
-		if pages.Reachable(w.listener) {
-			j.say("pdlink: warning: --metrics %s: other hosts can reach this address, and whoever does sees names of models, peers and the store, without a login\n", pages.URL(w.listener))
+		if err := f.reach(w.listener, j); err != nil {
+			return nil, errors.Join(err, w.listener.Close())
 		}
 		w.metrics = metrics.New(o.Version)
 		o.Sink = w.metrics
@@ -122,7 +136,7 @@ func (w *watched) serve(checks []pages.Check) {
 	if w == nil || w.listener == nil {
 		return
 	}
-	w.pages = pages.New(pages.Options{Watch: w.Watch, Metrics: w.metrics.Handler(), Checks: checks})
+	w.pages = pages.New(pages.Options{Watch: w.Watch, Metrics: w.metrics.Handler(), Checks: checks, Token: w.token})
 	w.metrics.Observe(w.Watch, w.pages.Ready)
 	w.pages.Serve(w.listener)
 }
@@ -186,7 +200,7 @@ func (w *watched) transfer(e transferEvent) {
 		Bytes: e.Bytes, Bad: e.Bad, Seconds: e.Seconds, Peers: e.Peers, Links: []watch.LinkBytes{},
 	}
 	for _, l := range e.Links {
-		t.Links = append(t.Links, watch.LinkBytes{Link: l.Link, Sealed: l.Sealed, Bytes: l.Bytes})
+		t.Links = append(t.Links, watch.LinkBytes{Link: l.Link, Sealed: l.Sealed, Bytes: l.Bytes, Saved: l.Saved, Codec: l.Codec})
 	}
 	w.Ended(t)
 }
@@ -276,7 +290,7 @@ func (d *decoding) checks() []pages.Check {
 	if !d.discard {
 		list = append(list, pages.Check{Name: "store", Probe: func(context.Context) error {
 			if dir := d.storeDir(); dir != "" {
-				return writable(dir)
+				return d.room.look(dir)
 			}
 			return nil // the decoder says where it is with the first request
 		}})
@@ -285,15 +299,6 @@ func (d *decoding) checks() []pages.Check {
 		list = append(list, pages.Check{Name: "decoder", Probe: d.front.plugin.Probe})
 	}
 	return list
-}
-
-// writable reports why no file can be made in a directory; nil when it can.
-func writable(dir string) error {
-	f, err := os.CreateTemp(dir, ".pdlink-ready-*.part")
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
 // doorOf is a door that is there as soon as it is open.

@@ -73,7 +73,7 @@ func TestDecodeIsWatched(t *testing.T) {
 	for _, line := range []string{
 		"pdlink_transfers_total{state=\"complete\"} 2\n", "pdlink_blocks_total 5\n", "pdlink_tokens_total{link=\"tcp\"} 1280\n", "pdlink_ready 1\n",
 		"pdlink_received_bytes_total{link=\"tcp\",sealed=\"true\"} 1.96608e+06\n", "pdlink_connections_total{link=\"tcp\",sealed=\"true\"} 2\n",
-		"pdlink_transfer_goodput_bytes_per_second_count{link=\"tcp\"} 1\n", "pdlink_transfer_phase_seconds_count{phase=\"seal\"} 2\n",
+		"pdlink_transfer_goodput_bytes_per_second_count{link=\"tcp\"} 1\n", "pdlink_transfer_phase_seconds_count{phase=\"seal\"} 1\n",
 		"pdlink_ring_slots{ring=\"receive\"} 63\n", "pdlink_store_free_bytes ",
 	} {
 		if !strings.Contains(text, line) {
@@ -166,6 +166,81 @@ func TestPrefillIsWatched(t *testing.T) {
 	}
 }
 
+// pageToken is a token for the live page.
+const pageToken = "0123456789abcdef"
+
+// TestPageForOtherHosts: with a token, and with --metrics-open, which is warned of.
+func TestPageForOtherHosts(t *testing.T) {
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte(pageToken+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args    []string
+		status  int // without the token
+		warning bool
+	}{
+		{[]string{"--metrics-token", token}, http.StatusUnauthorized, false},
+		{[]string{"--metrics-open"}, http.StatusOK, true},
+	} {
+		r := startReceiver(t, t.TempDir(), append([]string{"--metrics", "0.0.0.0:0"}, c.args...)...)
+		url := strings.Replace(watchedAt(t, r.process, "listening"), "[::]", "127.0.0.1", 1)
+		if status, _ := fetched(t, url+"metrics"); status != c.status {
+			t.Errorf("%q: status %d", c.args, status)
+		}
+		for path, want := range map[string]int{"healthz": http.StatusOK, "readyz": http.StatusOK, "state": c.status, "": c.status} {
+			if status, _ := fetched(t, url+path); status != want {
+				t.Errorf("%q: /%s: %d", c.args, path, status)
+			}
+		}
+		if status, text := fetched(t, strings.Replace(url, "://", "://pdlink:"+pageToken+"@", 1)+"metrics"); status != http.StatusOK || !strings.Contains(text, "pdlink_ready 1\n") {
+			t.Errorf("%q: with the token: %d", c.args, status)
+		}
+		r.signal()
+		if status := r.wait(); status != exitOK {
+			t.Errorf("status %d: %v", status, r)
+		}
+		if said := strings.Contains(r.err.String(), "(--metrics-open)"); said != c.warning || strings.Contains(r.err.String()+r.out.String(), pageToken) {
+			t.Errorf("%q: %v", c.args, r)
+		}
+	}
+}
+
+// TestFailedStartKeepsTheTrace: a command that did nothing leaves an earlier timeline, and
+// makes no file where there was none.
+func TestFailedStartKeepsTheTrace(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for _, earlier := range []string{"", "earlier"} {
+		dir := t.TempDir()
+		file := filepath.Join(dir, "trace.json")
+		if earlier != "" {
+			if err := os.WriteFile(file, []byte(earlier), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, command := range [][]string{
+			{"decode", "--discard", "--listen", "tcp://" + taken.Addr().String()},
+			{"decode", "--discard", "--listen", "tcp://127.0.0.1:0", "--metrics", taken.Addr().String()},
+			{"prefill", "--to", "tcp://127.0.0.1:1", "--socket", filepath.Join(t.TempDir(), "e.sock"), "--metrics", taken.Addr().String()},
+		} {
+			if status, _, errOut := cli(t, append(command, "--trace", file)...); status != exitFailed {
+				t.Errorf("%q: status %d: %s", command, status, errOut)
+			}
+			b, err := os.ReadFile(file)
+			if string(b) != earlier || (err == nil) != (earlier != "") {
+				t.Errorf("%q: %q %v", command, b, err)
+			}
+			if list, err := os.ReadDir(dir); err != nil || len(list) != min(len(earlier), 1) {
+				t.Errorf("%q: %v %v", command, list, err)
+			}
+		}
+	}
+}
+
 // TestWatchFlagsAreChecked: before anything is done.
 func TestWatchFlagsAreChecked(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -173,6 +248,13 @@ func TestWatchFlagsAreChecked(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
+	dir := t.TempDir()
+	good, short := filepath.Join(dir, "good"), filepath.Join(dir, "short")
+	for name, text := range map[string]string{good: pageToken + "\n", short: "secret\n"} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, c := range []struct {
 		args   []string
 		status int
@@ -182,6 +264,13 @@ func TestWatchFlagsAreChecked(t *testing.T) {
 		{[]string{"--metrics", ""}, exitUsage, "--metrics"},
 		{[]string{"--metrics", "unix://~/x"}, exitUsage, "whole path"},
 		{[]string{"--trace", "/nowhere/x.json"}, exitUsage, "--trace: open /nowhere/x.json"},
+		{[]string{"--metrics", "0.0.0.0:0"}, exitUsage, "--metrics 0.0.0.0:0: other hosts can reach this address, where names of models, peers and the store are: give --metrics-token FILE, or --metrics-open"},
+		{[]string{"--metrics", "0.0.0.0:0", "--metrics-open", "--metrics-token", good}, exitUsage, "--metrics-token and --metrics-open exclude each other"},
+		{[]string{"--metrics-open"}, exitUsage, "--metrics-open is for --metrics"},
+		{[]string{"--metrics-token", good}, exitUsage, "--metrics-token is for --metrics"},
+		{[]string{"--metrics", "0", "--metrics-token", ""}, exitUsage, "--metrics-token"},
+		{[]string{"--metrics", "0", "--metrics-token", "/nowhere/token"}, exitUsage, "--metrics-token: open /nowhere/token"},
+		{[]string{"--metrics", "0", "--metrics-token", short}, exitUsage, "--metrics-token " + short + ": want one line of 16 or more"},
 		{[]string{"--log", "xml"}, exitUsage, "--log xml: want text or json"},
 		{[]string{"--metrics", taken.Addr().String()}, exitFailed, fmt.Sprintf("--metrics %s: ", taken.Addr())},
 	} {

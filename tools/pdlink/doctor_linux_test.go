@@ -189,6 +189,13 @@ func TestDoctorBesideASidecar(t *testing.T) {
 		!has(found, "match", levelOK, "the decode host runs pdlink") {
 		t.Errorf("%+v", found)
 	}
+	if has(found, "match", levelWarn, "has not loaded a model of this id") {
+		t.Errorf("all of its ids are known: %+v", found)
+	}
+	args[len(args)-1] = "else=served"
+	if found = doctor(t, exitOK, args...); !has(found, "match", levelWarn, "else: the decoder has not loaded a model of this id") || !has(found, "match", levelWarn, "were not compared by doctor") {
+		t.Errorf("of an id that the decoder has not: %+v", found)
+	}
 	if n := len(sidecar.out.events("waiting")); sidecar.ended() || n > 1 {
 		t.Errorf("the sidecar was disturbed: %v", sidecar)
 	}
@@ -302,6 +309,19 @@ func TestDoctorPorts(t *testing.T) {
 	}
 	found = doctor(t, exitOK, "decode", "--discard", "--keys", mac, "--listen", door.Listen)
 	if !has(found, "listen", levelWarn, "runs without keys") {
+		t.Errorf("%+v", found)
+	}
+}
+
+// TestDoctorOfACopiedKey: a decode host that has this host's own key is told from one that
+// is not paired.
+func TestDoctorOfACopiedKey(t *testing.T) {
+	mac, _ := paired(t)
+	decode := start(t, "decode", "--json", "--listen", "tcp://127.0.0.1:0", "--keys", mac, "--discard")
+	decode.await(t, "it listens", func() bool { return len(decode.out.events("listening")) == 1 })
+	args := []string{"prefill", "--to", eventsOf[listening](t, decode, "listening")[0].Listen, "--keys", mac, "--engine", "http://127.0.0.1:1", "--socket", t.TempDir() + "/s"}
+	found := doctor(t, exitFailed, args...)
+	if !has(found, "peer", levelFail, "it is this host's own") || !has(found, "peer", levelFail, "and pair them again") || has(found, "peer", levelFail, "keys show") {
 		t.Errorf("%+v", found)
 	}
 }

@@ -84,15 +84,14 @@ func (d *prefillDoctor) lookMatch(ctx context.Context) []finding {
 	case d.loaded == nil && d.busy:
 		return append(found, d.besideFindings(o)...)
 	case d.loaded == nil:
+		found = append(found, d.idFindings(o)...)
 		return append(found, doubt("what the engine has loaded is not known here, so nothing was compared", "mend what keeps the engine's workers away, see connector"))
 	}
 	for _, model := range d.models {
 		m := o.Models[model]
 		switch {
-		case !m.Known && len(d.f.mapped) > 0 && d.f.mapped[model] == "": // the engine's own name of what another id means
 		case !m.Known:
-			found = append(found, doubt(fmt.Sprintf("%s: the decoder has not loaded a model of this id, or wants an API key to say what it is", model),
-				"name the decoder's id with --model DECODER=ENGINE; load it there; set $"+decoderKeyEnv+" for pdlink decode"))
+			found = append(found, d.unknownFinding(model)...)
 		case m.Refused != "":
 			found = append(found, bad(fmt.Sprintf("%s is not the decoder's model: %s", model, m.Refused), "load the same checkpoint at both ends, and look at its rope_scaling and --dtype"))
 		case len(m.Findings) > 0:
@@ -118,14 +117,32 @@ func (d *prefillDoctor) buildFindings(o calls.Opinion) []finding {
 // besideFindings is what can be said beside a pdlink prefill that runs: the decode host
 // is asked about the models by their ids, and what was not compared is named, with where
 // it was and how to have it looked at here.
-func (d *prefillDoctor) besideFindings(o calls.Opinion) (found []finding) {
+func (d *prefillDoctor) besideFindings(o calls.Opinion) []finding {
+	return append(d.idFindings(o), doubt("what the engine has loaded the pdlink prefill knows that runs here: layers, data type, rotation, weights and tokenizer were not compared by doctor",
+		"read the lines \"prefill host "+d.f.name+"\" in the log of `pdlink decode`, which compared them when it connected; or stop pdlink prefill while doctor looks (`sudo systemctl stop pdlink-prefill`), and start it again"))
+}
+
+// idFindings is what the decode host says of the models' ids, where nothing more can be
+// compared.
+func (d *prefillDoctor) idFindings(o calls.Opinion) (found []finding) {
 	for _, model := range d.models {
 		if o.Models[model].Known {
 			found = append(found, good("%s: the decoder has loaded a model of this id", model))
+			continue
 		}
+		found = append(found, d.unknownFinding(model)...)
 	}
-	return append(found, doubt("what the engine has loaded the pdlink prefill knows that runs here: layers, data type, rotation, weights and tokenizer were not compared by doctor",
-		"read the lines \"prefill host "+d.f.name+"\" in the log of `pdlink decode`, which compared them when it connected; or stop pdlink prefill while doctor looks (`sudo systemctl stop pdlink-prefill`), and start it again"))
+	return found
+}
+
+// unknownFinding is the finding on an id of which the decode host knows nothing; none on
+// the engine's own name of what another id means.
+func (d *prefillDoctor) unknownFinding(model string) []finding {
+	if len(d.f.mapped) > 0 && d.f.mapped[model] == "" {
+		return nil
+	}
+	return []finding{doubt(fmt.Sprintf("%s: the decoder has not loaded a model of this id, or wants an API key to say what it is", model),
+		"name the decoder's id with --model DECODER=ENGINE; load it there; set $"+decoderKeyEnv+" for pdlink decode")}
 }
 
 // ask opens a probe and returns the answer.

@@ -50,7 +50,10 @@ func (d *prefillDoctor) lookPeers(ctx context.Context) (found []finding) {
 // lookPeer connects to the decode host over one way.
 func (d *prefillDoctor) lookPeer(ctx context.Context, u linkURL) finding {
 	c, err := u.open(linkOptions{keys: d.keys}).Dial(ctx, u.addr)
-	if err != nil {
+	switch {
+	case d.keys.Own(err): // the error says which of the two
+		return bad(dialError(ctx, err).Error(), "`pdlink keys init --replace` on one of the two hosts, and pair them again")
+	case err != nil:
 		return bad(dialError(ctx, err).Error(), peerCure(u, err))
 	}
 	x := c.Facts()

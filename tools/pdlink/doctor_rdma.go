@@ -18,10 +18,10 @@ const doctorRDMALong = `rdma looks at what rdma:// links need on this host: the 
 the right to open them, ports, addresses, packet sizes, the slot of the card, memory
 that may be locked. It registers some memory for a moment and changes nothing.
 
-ADDR is an address of this host or of its peer, alone or as in the URL of a link, IFACE a
-network interface of this host: then it says what a connection there would use, and looks
-at the way in particular. Without one it looks at all ports. --device, or ?device= of such
-a URL, leaves only that device.
+ADDR is an address of this host or of its peer, alone or as in the URL of an rdma link,
+IFACE a network interface of this host: then it says what a connection there would use, and
+looks at the way in particular. Without one it looks at all ports. --device, or ?device= of
+such a URL, leaves only that device: no other is opened.
 
 ` + statusText
 
@@ -52,7 +52,9 @@ func newDoctorRDMA(std streams) *cobra.Command {
 			}
 		}
 		d.host = rdmaHost{
-			root: "/", survey: rdma.New(rdma.Options{}).Survey, choose: rdma.New(rdma.Options{Device: d.device}).ChoiceFor,
+			root: "/", survey: func(device string, bytes int) rdma.Survey {
+				return rdma.New(rdma.Options{Device: device}).Survey(bytes)
+			}, choose: rdma.New(rdma.Options{Device: d.device}).ChoiceFor,
 			neighbour: rdma.Neighbour, counters: rdma.ReadCounters,
 		}
 		if err := d.refuse(c.Context()); err != nil {
@@ -79,8 +81,8 @@ func completeInterface(_ *cobra.Command, args []string, typed string) (found []c
 
 // rdmaHost is where rdmaDoctor looks.
 type rdmaHost struct {
-	root      string // of the system's files: "/"
-	survey    func(bytes int) rdma.Survey
+	root      string                                     // of the system's files: "/"
+	survey    func(device string, bytes int) rdma.Survey // "": of all devices
 	choose    func(local netip.Addr) (rdma.Choice, error)
 	neighbour func(iface string, ip netip.Addr) (n rdma.NeighbourEntry, known bool)
 	counters  func(device string, port int) (rdma.Counters, error)
@@ -148,11 +150,14 @@ func (d *rdmaDoctor) aim(ctx context.Context, text string) error {
 	if err != nil {
 		list, lerr := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		if lerr != nil || len(list) == 0 {
-			return fmt.Errorf("%q is no network interface of this host and no address: %w", text, lerr)
+			return fmt.Errorf("%q is no network interface of this host and no address (%w): %s", text, lerr, wantAim)
 		}
 		ip = list[0]
 	}
 	ip = ip.Unmap()
+	if ip.IsUnspecified() { // all addresses of a listener
+		return nil
+	}
 	if i, ok := interfaceOf(ip.WithZone("")); ok {
 		d.iface, d.local = i.Name, ip.WithZone("")
 		return nil
@@ -185,7 +190,7 @@ func (d *rdmaDoctor) aimed() bool { return d.iface != "" || d.local.IsValid() }
 // lookLibrary looks for the library of verbs.
 func (d *rdmaDoctor) lookLibrary(context.Context) []finding {
 	if !d.looked {
-		d.survey, d.looked = d.host.survey(trialMemory), true
+		d.survey, d.looked = d.host.survey(d.device, trialMemory), true
 	}
 	if err := d.survey.Library; err != nil {
 		return []finding{bad(reason(err), libraryCure)}
@@ -239,7 +244,7 @@ func (d *rdmaDoctor) lookPorts(context.Context) (found []finding) {
 	}
 	for _, v := range d.survey.Devices {
 		for _, p := range v.Ports {
-			found = append(found, portFinding(v, p, active > 0))
+			found = append(found, d.portFinding(v, p, active > 0))
 		}
 	}
 	return found
@@ -248,13 +253,15 @@ func (d *rdmaDoctor) lookPorts(context.Context) (found []finding) {
 // cableCure is for ports that are down.
 const cableCure = "plug the cable in at both ends, set its network interface up, and look whether the peer's port is up"
 
-func portFinding(v rdma.Device, p rdma.Port, others bool) finding {
+func (d *rdmaDoctor) portFinding(v rdma.Device, p rdma.Port, others bool) finding {
 	name := fmt.Sprintf("%s:%d", v.Name, p.Number)
 	switch {
 	case p.Err != nil:
 		return bad(fmt.Sprintf("%s: %v", name, p.Err), openCure)
 	case !p.Active && others:
 		return doubt(fmt.Sprintf("%s is %s", name, p.State), cableCure+"; nothing, if another port is meant")
+	case !p.Active && d.device != "": // others were not looked at
+		return bad(fmt.Sprintf("%s is %s", name, p.State), cableCure)
 	case !p.Active:
 		return bad(fmt.Sprintf("%s is %s, and no other port is active", name, p.State), cableCure)
 	}
@@ -263,9 +270,19 @@ func portFinding(v rdma.Device, p rdma.Port, others bool) finding {
 		text += fmt.Sprintf(", %d Gbit/s", p.Rate/1e9)
 	}
 	if usable(p) == 0 {
-		return bad(text+", but has no address for RoCE v2", "give its network interface an address: RDMA takes over those of the interface")
+		return bad(text+", but has no address for RoCE v2", d.addressCure(v, p))
 	}
 	return good("%s", text)
+}
+
+// addressCure is what to do about a port that has no address that connections may use. Its
+// interface is set up, and named, elsewhere.
+func (d *rdmaDoctor) addressCure(v rdma.Device, p rdma.Port) string {
+	const takes = ": RDMA takes over those of the interface"
+	if list := d.host.netdevs(v, p); len(list) > 0 {
+		return fmt.Sprintf("give its network interface an address (ip address add … dev %s)%s", strings.Join(list, ", or "), takes)
+	}
+	return "give its network interface an address" + interfaceHint + takes
 }
 
 // usable is how many addresses connections may choose from.

@@ -4,39 +4,49 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"pdlink/rdma"
 )
 
-// hostOf takes the host out of an address, or of the URL of a link, whose device counts as
-// that of --device.
+// wantAim is what can be asked about.
+const wantAim = "want an address or a network interface of this host, an address of its peer, or the URL of an rdma link: rdma://host:port"
+
+// hostOf takes the host out of an address, or of the URL of an rdma link, whose device
+// counts as that of --device. What is for the end that listens has no effect here, and is
+// refused.
 func (d *rdmaDoctor) hostOf(text string) (string, error) {
-	scheme, addr, is := strings.Cut(text, "://")
-	switch {
-	case !is:
-		addr = text
-	case scheme != schemeRDMA && scheme != schemeTCP:
-		return "", fmt.Errorf("%q: want an address, or the URL of a link: rdma://host:port", text)
+	if !strings.Contains(text, "://") {
+		if bare := strings.Trim(text, "[]"); isHost(bare) {
+			return bare, nil
+		}
+		text = schemeRDMA + "://" + text
 	}
-	a, err := rdma.ParseAddr(addr)
+	u, err := parseLink(text)
 	switch {
 	case err != nil:
+		return "", err
+	case u.scheme != schemeRDMA:
+		return "", fmt.Errorf("%q: %s", text, wantAim)
+	case d.device != "" && u.device != "" && u.device != d.device:
+		return "", fmt.Errorf("--device %s, and %s in the URL: name one device", d.device, u.device)
+	case u.device != "":
+		d.device = u.device
+	}
+	if err := u.rdma().Dials(); err != nil {
 		return "", fmt.Errorf("%q: %w", text, err)
-	case scheme == schemeTCP && is && a.String() != a.Host:
-		return "", fmt.Errorf("%q: only rdma:// has parameters", text)
-	case a.Device != "" && d.device != "" && a.Device != d.device:
-		return "", fmt.Errorf("--device %s, and %s in the URL: name one device", d.device, a.Device)
-	case a.Device != "":
-		d.device = a.Device
 	}
-	host := a.Host
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	return strings.Trim(host, "[]"), nil
+	host, _, err := net.SplitHostPort(u.addr)
+	return host, err
+}
+
+// isHost reports an IP address, or what may be the name of a host: nothing with a port,
+// a path or parameters.
+func isHost(text string) bool {
+	_, err := netip.ParseAddr(text)
+	return err == nil || !strings.ContainsAny(text, ":/?#@")
 }
 
 // refuse looks whether there is such a device and port, where one is named, and leaves
@@ -46,37 +56,35 @@ func (d *rdmaDoctor) refuse(ctx context.Context) error {
 	if d.device == "" {
 		return nil
 	}
-	name, text, hasPort := strings.Cut(d.device, ":")
-	port := 0
-	if hasPort {
-		port, _ = strconv.Atoi(text) // 0 is no port
-	}
-	if name == "" || hasPort && port < 1 {
+	name, port, err := rdma.ParseDevice(d.device)
+	if err != nil {
 		return fmt.Errorf("--device %q: want NAME or NAME:PORT, names are those of `ls /sys/class/infiniband`", d.device)
 	}
 	within(ctx, d, check[rdmaDoctor]{"library", 0, (*rdmaDoctor).lookLibrary}) // it is said when it is looked at
-	all := d.survey.Devices
-	if len(all) == 0 {
+	s := &d.survey
+	if len(s.Names) > 0 && !slices.Contains(s.Names, name) {
+		return fmt.Errorf("--device %s: this host has no such device: name one of %s", d.device, listText(s.Names))
+	}
+	i := slices.IndexFunc(s.Devices, func(v rdma.Device) bool { return v.Name == name })
+	if i < 0 {
 		return nil
 	}
-	i := slices.IndexFunc(all, func(v rdma.Device) bool { return v.Name == name })
-	if i < 0 {
-		names := make([]string, 0, len(all))
-		for _, v := range all {
-			names = append(names, v.Name)
-		}
-		return fmt.Errorf("--device %s: this host has no such device: name one of %s", d.device, listText(names))
-	}
-	mine := all[i]
-	if hasPort && mine.Err == nil {
+	mine := s.Devices[i]
+	if port > 0 && mine.Err == nil {
 		has := func(p rdma.Port) bool { return p.Number == port }
 		if !slices.ContainsFunc(mine.Ports, has) {
 			return fmt.Errorf("--device %s: %s has no such port: %s", d.device, name, portsOf(mine))
 		}
 		mine.Ports = slices.DeleteFunc(slices.Clone(mine.Ports), func(p rdma.Port) bool { return !has(p) })
 	}
-	d.survey.Devices = []rdma.Device{mine}
+	s.Devices = []rdma.Device{mine}
 	return nil
+}
+
+// means reports that a device is looked at: all are where none is named.
+func (d *rdmaDoctor) means(device string) bool {
+	name, _, err := rdma.ParseDevice(d.device)
+	return err != nil || name == "" || name == device
 }
 
 // portsOf says which ports a device has.

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"pdlink/rdma"
 )
 
 // What to do on Linux.
@@ -17,7 +19,28 @@ const (
 	libraryCure = "install rdma-core and the provider of the card (Debian: apt install ibverbs-providers); a program built with the tag nordma has no RDMA"
 	driverCure  = "look for a card (lspci | grep -i mellanox) and load its driver (modprobe mlx5_ib ib_uverbs); in a container give it --device /dev/infiniband; without a card use tcp://"
 	openCure    = "let this user read and write /dev/infiniband/uverbs*: Debian's rdma-core allows everybody, a udev rule or group can; in a container --device /dev/infiniband"
+
+	interfaceHint = " (`rdma link` says which it is)"
 )
+
+// netdevs are the network interfaces of a port, which get its addresses; none where the
+// kernel does not say.
+func (h rdmaHost) netdevs(v rdma.Device, p rdma.Port) (names []string) {
+	dir := filepath.Join("sys/class/infiniband", v.Name)
+	if parent := h.sysText(dir, "parent"); parent != "" { // of Soft-RoCE, which has no card
+		return []string{parent}
+	}
+	all := h.sysList(filepath.Join(dir, "device/net"))
+	for _, name := range all {
+		if n, err := strconv.Atoi(h.sysText(dir, "device/net", name, "dev_port")); err == nil && n == p.Number-1 { // from 0
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return all
+	}
+	return names
+}
 
 // sysText reads a small file of the system; "" where there is none.
 func (h rdmaHost) sysText(path ...string) string {
@@ -50,8 +73,8 @@ func (d *rdmaDoctor) lookFiles(context.Context) (found []finding) {
 	}
 	for _, name := range d.host.sysList(class) {
 		device := d.host.sysText(class, name, "ibdev")
-		if device == "" {
-			continue // the file of the interface's version
+		if device == "" || !d.means(device) { // the file of the interface's version, and other devices'
+			continue
 		}
 		path := filepath.Join("/dev/infiniband", name)
 		f, err := os.OpenFile(filepath.Join(d.host.root, path), os.O_RDWR, 0)

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -42,6 +43,7 @@ func newCard(t *testing.T) *card {
 			{IP: ip("10.0.0.1"), Index: 3, Kind: "RoCE v2", Usable: true, Interface: "lo"},
 		},
 	}
+	c.survey.Names = []string{"rocep1s0f0", "rocep1s0f1"}
 	c.survey.Devices = []rdma.Device{
 		{Name: "rocep1s0f0", Class: "mlx5", Firmware: "28.45.4028", Regions: 1, Ports: []rdma.Port{port}},
 		{Name: "rocep1s0f1", Class: "mlx5", Regions: 1, Ports: []rdma.Port{{Number: 1, State: "down", Ethernet: true, MaxMTU: 4096}}},
@@ -63,11 +65,15 @@ func newCard(t *testing.T) *card {
 		neighbour: func(string, netip.Addr) (rdma.NeighbourEntry, bool) { return rdma.NeighbourEntry{}, false },
 		counters:  func(string, int) (rdma.Counters, error) { return rdma.Counters{"out_of_sequence": 1, "sent": 7}, nil },
 	}
-	c.host.survey = func(bytes int) rdma.Survey {
+	c.host.survey = func(device string, bytes int) rdma.Survey {
 		if bytes != 64<<20 {
 			t.Errorf("tries %d bytes of memory", bytes)
 		}
-		return *now
+		s := *now
+		if name, _, _ := strings.Cut(device, ":"); name != "" { // as package rdma does, nothing else is opened
+			s.Devices = slices.DeleteFunc(slices.Clone(s.Devices), func(v rdma.Device) bool { return v.Name != name })
+		}
+		return s
 	}
 	return c
 }
@@ -132,26 +138,39 @@ func TestDoctorRDMA(t *testing.T) {
 		level level
 		say   string
 	}{
-		"well, device":    {nil, "devices", levelOK, "rocep1s0f0: mlx5, firmware 28.45.4028"},
-		"well, port":      {nil, "ports", levelOK, "rocep1s0f0:1 is active, 200 Gbit/s"},
-		"well, no cable":  {nil, "ports", levelWarn, "rocep1s0f1:1 is down plug the cable in"},
-		"well, address":   {nil, "address", levelOK, "rocep1s0f0:1: peers reach it at 10.0.0.1 (RoCE v2, GID 3)"},
-		"well, files":     {nil, "files", levelOK, "rocep1s0f0: this user may use /dev/infiniband/uverbs0"},
-		"well, MTU":       {nil, "mtu", levelOK, "packets of 4096 bytes on lo"},
-		"well, slot":      {nil, "pcie", levelOK, "rocep1s0f0: PCIe of 32 GT/s x4, about 126 Gbit/s: as on every DGX Spark"},
-		"well, memory":    {nil, "memory", levelOK, "rocep1s0f0: 67.1 MB can be registered"},
-		"well, GB10":      {nil, "gpu", levelOK, "NVIDIA GB10 shares its memory with the processor and has neither GPUDirect RDMA nor dma-buf"},
-		"well, counters":  {nil, "counters", levelOK, "rocep1s0f0:1: 2 counters"},
-		"asked, address":  {at, "address", levelOK, "a connection from 10.0.0.1 uses rocep1s0f0 port 1, RoCE v2 10.0.0.1 (GID 3)"},
-		"asked, iface":    {func(d *card) { d.iface = "lo" }, "address", levelOK, "a connection from 10.0.0.1 uses rocep1s0f0"},
-		"no library":      {func(d *card) { d.survey = rdma.Survey{Library: gone("no libibverbs.so.1")} }, "library", levelFail, "no libibverbs.so.1 install rdma-core"},
-		"no kernel":       {func(d *card) { d.survey = rdma.Survey{Listing: gone("ENOSYS")} }, "devices", levelFail, "ENOSYS look for a card"},
-		"no device":       {func(d *card) { d.survey = rdma.Survey{} }, "devices", levelFail, "this host has no RDMA device look for a card (lspci"},
-		"cannot open":     {func(d *card) { d.survey.Devices[0].Err = syscall.EACCES }, "devices", levelFail, "permission denied let this user"},
-		"Soft-RoCE":       {func(d *card) { d.survey.Devices[0].Class = "rxe" }, "devices", levelWarn, "slower than TCP use it for tests"},
-		"all down":        {func(d *card) { d.survey.Devices[0].Ports[0].Active = false }, "ports", levelFail, "no other port is active plug the cable in"},
-		"port broken":     {func(d *card) { d.survey.Devices[0].Ports[0].Err = syscall.EIO }, "ports", levelFail, "rocep1s0f0:1: input/output error"},
-		"no RoCE v2":      {func(d *card) { d.only(func(a rdma.Address) bool { return !a.Usable }) }, "ports", levelFail, "has no address for RoCE v2 give its network interface an address"},
+		"well, device":   {nil, "devices", levelOK, "rocep1s0f0: mlx5, firmware 28.45.4028"},
+		"well, port":     {nil, "ports", levelOK, "rocep1s0f0:1 is active, 200 Gbit/s"},
+		"well, no cable": {nil, "ports", levelWarn, "rocep1s0f1:1 is down plug the cable in"},
+		"well, address":  {nil, "address", levelOK, "rocep1s0f0:1: peers reach it at 10.0.0.1 (RoCE v2, GID 3)"},
+		"well, files":    {nil, "files", levelOK, "rocep1s0f0: this user may use /dev/infiniband/uverbs0"},
+		"well, MTU":      {nil, "mtu", levelOK, "packets of 4096 bytes on lo"},
+		"well, slot":     {nil, "pcie", levelOK, "rocep1s0f0: PCIe of 32 GT/s x4, about 126 Gbit/s: as on every DGX Spark"},
+		"well, memory":   {nil, "memory", levelOK, "rocep1s0f0: 67.1 MB can be registered"},
+		"well, GB10":     {nil, "gpu", levelOK, "NVIDIA GB10 shares its memory with the processor and has neither GPUDirect RDMA nor dma-buf"},
+		"well, counters": {nil, "counters", levelOK, "rocep1s0f0:1: 2 counters"},
+		"asked, address": {at, "address", levelOK, "a connection from 10.0.0.1 uses rocep1s0f0 port 1, RoCE v2 10.0.0.1 (GID 3)"},
+		"asked, iface":   {func(d *card) { d.iface = "lo" }, "address", levelOK, "a connection from 10.0.0.1 uses rocep1s0f0"},
+		"no library":     {func(d *card) { d.survey = rdma.Survey{Library: gone("no libibverbs.so.1")} }, "library", levelFail, "no libibverbs.so.1 install rdma-core"},
+		"no kernel":      {func(d *card) { d.survey = rdma.Survey{Listing: gone("ENOSYS")} }, "devices", levelFail, "ENOSYS look for a card"},
+		"no device":      {func(d *card) { d.survey = rdma.Survey{} }, "devices", levelFail, "this host has no RDMA device look for a card (lspci"},
+		"cannot open":    {func(d *card) { d.survey.Devices[0].Err = syscall.EACCES }, "devices", levelFail, "permission denied let this user"},
+		"Soft-RoCE":      {func(d *card) { d.survey.Devices[0].Class = "rxe" }, "devices", levelWarn, "slower than TCP use it for tests"},
+		"all down":       {func(d *card) { d.survey.Devices[0].Ports[0].Active = false }, "ports", levelFail, "no other port is active plug the cable in"},
+		"port broken":    {func(d *card) { d.survey.Devices[0].Ports[0].Err = syscall.EIO }, "ports", levelFail, "rocep1s0f0:1: input/output error"},
+		"no RoCE v2":     {func(d *card) { d.only(func(a rdma.Address) bool { return !a.Usable }) }, "ports", levelFail, "has no address for RoCE v2 give its network interface an address (`rdma link` says which it is)"},
+		"no GIDs": {func(d *card) {
+			d.only(func(rdma.Address) bool { return false })
+			d.put("sys/class/infiniband/rocep1s0f0/device/net/enp1s0f0np0/dev_port", "0\n")
+			d.put("sys/class/infiniband/rocep1s0f0/device/net/enp1s0f1np1/dev_port", "1\n")
+		}, "ports", levelFail, "has no address for RoCE v2 give its network interface an address (ip address add … dev enp1s0f0np0): RDMA takes over"},
+		"no GIDs, Soft-RoCE": {func(d *card) {
+			d.only(func(rdma.Address) bool { return false })
+			d.put("sys/class/infiniband/rocep1s0f0/parent", "eth0\n")
+		}, "ports", levelFail, "(ip address add … dev eth0): RDMA takes over"},
+		"no port's iface": {func(d *card) {
+			d.iface = "eth7"
+			d.put("sys/class/infiniband/rocep1s0f0/device/net/enp1s0f0np0/dev_port", "0\n")
+		}, "address", levelFail, "no port has an address for RoCE v2 on eth7 ask about the interface of an RDMA port, eth7 is none: enp1s0f0np0"},
 		"other address":   {func(d *card) { d.iface, d.local = "eth7", netip.MustParseAddr("192.168.7.7") }, "address", levelFail, "192.168.7.7: the address 192.168.7.7 is on none of the devices use an address"},
 		"other interface": {func(d *card) { d.iface, d.local = "eth7", netip.MustParseAddr("10.0.0.1") }, "address", levelWarn, "which is on lo while 10.0.0.1 is on eth7 use the address of that interface at both ends: 10.0.0.1"},
 		"no such iface":   {func(d *card) { d.iface = "eth7" }, "address", levelFail, "no port has an address for RoCE v2 on eth7 give it one"},
@@ -264,10 +283,12 @@ func TestDoctorRDMACommand(t *testing.T) {
 func TestDoctorRDMAOfOneDevice(t *testing.T) {
 	for _, c := range []struct{ device, aim, want, say string }{
 		{"", "rdma://127.0.0.1:7411?device=rocep1s0f1", "rocep1s0f1", ""},
-		{"", "127.0.0.1?device=rocep1s0f0:1", "rocep1s0f0", ""},
+		{"", "127.0.0.1:7411?device=rocep1s0f0:1", "rocep1s0f0", ""},
 		{"rocep1s0f0", "", "rocep1s0f0", ""},
 		{"rocep1s0f1:1", "rdma://127.0.0.1:7411?device=rocep1s0f1:1", "rocep1s0f1", ""},
-		{"rocep1s0f0", "tcp://127.0.0.1:7411", "rocep1s0f0", ""},
+		{"rocep1s0f0", "RDMA://127.0.0.1:7411/", "rocep1s0f0", ""},
+		{"rocep1s0f0", "rdma://0.0.0.0:7411", "rocep1s0f0", ""},
+		{"rocep1s0f0", "[::1]", "rocep1s0f0", ""},
 		{"mlx5_0", "", "", "no such device: name one of rocep1s0f0, rocep1s0f1"},
 		{"", "rdma://127.0.0.1:7411?device=mlx5_0", "", "no such device: name one of rocep1s0f0, rocep1s0f1"},
 		{"rocep1s0f0:2", "", "", "no such port: name one of rocep1s0f0:1"},
@@ -277,7 +298,17 @@ func TestDoctorRDMAOfOneDevice(t *testing.T) {
 		{"rocep1s0f0", "rdma://127.0.0.1:7411?device=rocep1s0f1", "", "name one device"},
 		{"", "rdma://127.0.0.1:7411?devise=rocep1s0f1", "", `"devise" is unknown`},
 		{"", "tcp://127.0.0.1:7411?device=rocep1s0f1", "", "only rdma:// has parameters"},
+		{"", "tcp://127.0.0.1:7411", "", "want an address"},
 		{"", "unix:///run/x", "", "want an address"},
+		{"", "mem://", "", "want an address"},
+		{"", "http://127.0.0.1:7411", "", "link unavailable"},
+		{"", "rdma://127.0.0.1:7411?fallback=no", "", "is for the end that listens"},
+		{"", "rdma://127.0.0.1:7411/foo", "", "no path"},
+		{"", "rdma://me@127.0.0.1:7411", "", "no path, user"},
+		{"", "rdma://127.0.0.1", "", "want rdma://host:port"},
+		{"", "rdma:127.0.0.1:7411", "", "want rdma://host:port"},
+		{"", "127.0.0.1?device=rocep1s0f0", "", "want rdma://host:port"},
+		{"", "127.0.0.1/24", "", "no path"},
 	} {
 		card := newCard(t)
 		d := &card.rdmaDoctor
@@ -298,8 +329,14 @@ func TestDoctorRDMAOfOneDevice(t *testing.T) {
 			t.Errorf("%+v: %v, %+v", c, err, d.survey.Devices)
 		}
 	}
+	one := newCard(t)
+	one.device = "rocep1s0f1"
+	one.drop("dev/infiniband/uverbs0") // of the other one, which is not opened
+	if found, err := one.found(); err == nil || has(found, "files", levelFail, "") || !has(found, "files", levelOK, "rocep1s0f1") || !has(found, "ports", levelFail, "rocep1s0f1:1 is down") || has(found, "ports", levelFail, "no other port") {
+		t.Errorf("%v, %+v", err, found)
+	}
 	none := newCard(t)
-	none.device, none.host.survey = "mlx5_0", func(int) rdma.Survey { return rdma.Survey{Library: transport.ErrUnavailable} }
+	none.device, none.host.survey = "mlx5_0", func(string, int) rdma.Survey { return rdma.Survey{Library: transport.ErrUnavailable} }
 	if err := none.refuse(t.Context()); err != nil {
 		t.Errorf("no library, which a check tells: %v", err)
 	}

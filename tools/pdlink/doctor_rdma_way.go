@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"pdlink/rdma"
 )
@@ -97,6 +99,15 @@ func (d *rdmaDoctor) addressOf(iface string) (ip netip.Addr, cure string) {
 	}
 	if best.IP.IsValid() {
 		return best.IP, ""
+	}
+	var ports []string
+	for _, v := range d.survey.Devices {
+		for _, p := range v.Ports {
+			ports = append(ports, d.host.netdevs(v, p)...)
+		}
+	}
+	if len(ports) > 0 && !slices.Contains(ports, iface) {
+		return ip, fmt.Sprintf("ask about the interface of an RDMA port, %s is none: %s", iface, strings.Join(ports, ", "))
 	}
 	return ip, fmt.Sprintf("give it one (ip address add … dev %s), or ask about the interface of an RDMA port: `rdma link` lists them", iface)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/spf13/cobra"
 
@@ -52,18 +53,30 @@ func keysError(err error) error {
 	return failed(err)
 }
 
-// rejects tells of peers that a listener turned away. One with this host's own key is no
-// peer that lacks anything.
+// rejects tells of peers that a listener turned away. A program of this host with its own
+// key is no peer that lacks anything.
 func (j *journal) rejects(own *linkkeys.Choice) func(remote string, err error) {
 	return func(remote string, err error) {
-		if own.Own(err) {
+		if own.Own(err) && ofThisHost(remote) {
 			j.add(entry{func() {
-				j.std.notef("pdlink: %s has this host's own key: `pdlink doctor` looked whether this runs\n", remote)
+				j.std.notef("pdlink: %s has this host's own key: `pdlink doctor` looked whether this runs, or another program here did\n", remote)
 			}, kindOf(err)})
 			return
 		}
 		j.dropped(remote, own.Explain(err))
 	}
+}
+
+// ofThisHost reports that what a listener calls the other end of a connection is on this
+// host: one without an address is at a Unix socket.
+func ofThisHost(remote string) bool {
+	at, err := netip.ParseAddrPort(remote)
+	if err != nil {
+		return true
+	}
+	ip := at.Addr().Unmap().WithZone("")
+	_, here := interfaceOf(ip)
+	return here || ip.IsLoopback()
 }
 
 // keysFlags are the flags that the commands of `pdlink keys` share.

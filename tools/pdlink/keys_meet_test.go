@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -69,5 +71,46 @@ func TestMeet(t *testing.T) {
 	defer cancel()
 	if err := mine.Meet(ctx, "tcp", silent.Addr().String()); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("one that says nothing: %v", err)
+	}
+}
+
+// TestACopiedKeyIsNotTheDoctors: a peer with this host's own key is its doctor only from
+// this host, and only where all of the key is the same.
+func TestACopiedKeyIsNotTheDoctors(t *testing.T) {
+	dir, _, remove, err := linkkeys.Temporary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer remove()
+	mine, err := (&linkkeys.Flags{Dir: dir}).Choose(t.Context(), func(f string) bool { return f == "keys" }, func(error) {}, linkkeys.Place{Addr: "127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mine.Close()
+	begins := mine.Store.Public() // as this host's own, which logs show no more of
+	begins[len(begins)-1]++
+	if begins.Short() != mine.Store.Public().Short() {
+		t.Fatal("these two are to look alike")
+	}
+	for _, c := range []struct {
+		remote string
+		key    keys.PublicKey
+		say    string
+	}{
+		{"127.0.0.1:4", mine.Store.Public(), "`pdlink doctor` looked"},
+		{"[::ffff:127.0.0.1]:4", mine.Store.Public(), "`pdlink doctor` looked"},
+		{"client of /run/x.sock", mine.Store.Public(), "`pdlink doctor` looked"},
+		{"192.0.2.7:4", mine.Store.Public(), "warning: peer 192.0.2.7:4 dropped: "},
+		{"[2001:db8::7]:4", mine.Store.Public(), "`pdlink keys init --replace`"},
+		{"127.0.0.1:4", begins, "warning: peer 127.0.0.1:4 dropped: "},
+	} {
+		var out output
+		j := newJournal(newStreams(&out, &out))
+		j.rejects(&mine)(c.remote, fmt.Errorf("handshake: %w", &keys.UnknownKeyError{Key: c.key, File: "peers"}))
+		j.close()
+		<-j.done // however long that takes
+		if !strings.Contains(out.String(), c.say) || strings.Count(out.String(), "\n") != 1 {
+			t.Errorf("%s with %v: %q", c.remote, c.key, out.String())
+		}
 	}
 }

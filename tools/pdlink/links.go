@@ -105,6 +105,13 @@ func parseLink(text string) (linkURL, error) {
 
 // checkPort demands a host and a port.
 func (u linkURL) checkPort() error {
+	if i := strings.IndexAny(u.addr, "/?#@ "); i >= 0 {
+		why := "there is no path, user or fragment in it"
+		if u.addr[i] == '?' {
+			why = "only " + schemeRDMA + ":// has parameters"
+		}
+		return fmt.Errorf("link %q: want %[2]s://host:port, for example %[2]s://127.0.0.1:7411: %[3]s", u, u.scheme, why)
+	}
 	_, port, err := net.SplitHostPort(u.addr)
 	if err != nil {
 		return fmt.Errorf("link %q: want %[2]s://host:port, for example %[2]s://127.0.0.1:7411: %[3]w", u, u.scheme, err)
@@ -179,7 +186,7 @@ func misused(err error) bool {
 	if errors.As(err, &status) {
 		return status.code == exitUsage
 	}
-	return errors.Is(err, transport.ErrInsecure) && !linkkeys.Refused(err)
+	return linkkeys.Misused(err)
 }
 
 // rdmaHint is what to do about a link that a host cannot have, before the address of

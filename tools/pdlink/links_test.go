@@ -39,6 +39,29 @@ func TestHomesInSocketPaths(t *testing.T) {
 	}
 }
 
+// TestLinksAreHostAndPort: what else a URL can have is refused, by every command alike.
+func TestLinksAreHostAndPort(t *testing.T) {
+	for text, says := range map[string]string{
+		"tcp://h:1/foo":           "no path",
+		"rdma://h:1/foo":          "no path",
+		"rdma://h:1/foo?device=a": "no path",
+		"tcp://h:1?device=a":      "only rdma:// has parameters",
+		"tcp://me@h:1":            "no path, user",
+		"tcp://h:1#x":             "fragment",
+		"TCP://h h:1":             "no path",
+		"tcp://h:65536":           "not in 0 to 65535",
+	} {
+		if u, err := parseLink(text); err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "link ") {
+			t.Errorf("%q: %v, %v, want an error that says %q", text, u, err, says)
+		}
+	}
+	for _, text := range []string{"tcp://h:1/", "TCP://[fe80::1%en0]:7411", "Rdma://h:1/?device=a", "tcp://:0", "tcp://h:http"} {
+		if _, err := parseLink(text); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
 // TestWaysOverTwoDevices: what happens on one of two ways that differ in nothing but the
 // device is told of that one.
 func TestWaysOverTwoDevices(t *testing.T) {

@@ -25,8 +25,9 @@ const (
 )
 
 // statusText explains the exit statuses in the help of commands.
-const statusText = `Exit status: 0 all that was expected is there; 1 it is not; 2 the command line
-or the input cannot be used, and nothing was done; 130 interrupted.`
+const statusText = `Exit status: 0 all that was expected is there; 1 it is not, or this host cannot
+have the link; 2 the command line or the input cannot be used, and nothing was done;
+130 interrupted.`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)

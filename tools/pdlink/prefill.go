@@ -92,7 +92,8 @@ waits for it for --retry. If the engine needs an API key it is read from
 $` + engineKeyEnv + `.
 
 One line is printed for each prompt, and one when it changes what is waited for. With
---metrics a live page shows more, and figures for Prometheus are at /metrics on that port.
+--metrics a live page shows more, and figures for Prometheus are at /metrics on that port;
+an address that other hosts can reach needs --metrics-token or --metrics-open.
 
 Exit status: 0 it ran and was interrupted; 1 it cannot go on (the decode host does not
 accept this host's key, for example); 2 the command line cannot be used.`
@@ -276,7 +277,7 @@ func (f *prefillFlags) run(ctx context.Context, std streams, g given) (err error
 	if s.timeline, err = f.watching.recorder("pdlink prefill"); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.timeline.WriteFile(f.watching.trace)) }()
+	defer func() { err = f.watching.keep(s.timeline, err) }()
 	o.session.Intercept = s.timeline.Intercept(nil)
 	if err := s.watch(ctx, server.Ring(), arriving); err != nil {
 		return err

@@ -147,7 +147,6 @@ func (f *replayFlags) replay(ctx context.Context, std streams, args []string, g 
 	if f.timeline, err = (&watchFlags{trace: f.trace}).recorder("pdlink replay"); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, f.timeline.WriteFile(f.trace)) }()
 	bounded := ctx
 	if f.timeout > 0 {
 		var cancel context.CancelFunc
@@ -177,6 +176,7 @@ func (f *replayFlags) replay(ctx context.Context, std streams, args []string, g 
 	if err != nil {
 		v, err = f.broken(ctx, bounded, err)
 	}
+	kept := f.keepTrace(err)
 	res, findings, wrong := f.result(j, v)
 	for _, why := range findings {
 		std.notef("%s\n", why)
@@ -184,7 +184,7 @@ func (f *replayFlags) replay(ctx context.Context, std streams, args []string, g 
 	if wrong == nil && v.State == bridge.Partial && f.part != "" {
 		std.notef("the parts of a transfer must run at the same time; running all of them again sends what is missing\n")
 	}
-	if f.asJSON {
+	if wrong = errors.Join(wrong, kept); f.asJSON {
 		wrong = errors.Join(wrong, std.json(res))
 	} else if err == nil || v.State == bridge.Declined {
 		printReplay(std, res)
@@ -196,6 +196,16 @@ func (f *replayFlags) replay(ctx context.Context, std streams, args []string, g 
 		return failed(err)
 	}
 	return nil
+}
+
+// keepTrace writes the timeline of a job that ended with err: before its result is said, which
+// is the last thing that programs read. One that failed before anything was done leaves an
+// earlier file as it is. The error is why it could not be written.
+func (f *replayFlags) keepTrace(err error) error {
+	if err != nil && !f.timeline.Recorded() {
+		return nil
+	}
+	return f.timeline.WriteFile(f.trace)
 }
 
 // openKeys opens the keys of the link, where there is another host.

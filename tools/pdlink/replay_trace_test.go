@@ -62,3 +62,36 @@ func TestTrace(t *testing.T) {
 		t.Errorf("a file that cannot be made: status %d, %s", status, said)
 	}
 }
+
+// TestTraceOfAJobThatFails: what it did is told, and where it did nothing an earlier file
+// stays as it is, or there is none.
+func TestTraceOfAJobThatFails(t *testing.T) {
+	dir := t.TempDir()
+	store, file := filepath.Join(dir, "store"), filepath.Join(dir, "trace.json")
+	v4 := filepath.Join(casesDir, "dsv4-a")
+	for _, args := range [][]string{
+		{v4, "--to", "tcp://127.0.0.1:1", "--retry", "0"}, // nobody is there
+		{filepath.Join(dir, "none"), "--store", store},    // no such case
+		{v4, "--store", store, "--format", "7"},
+	} {
+		if status, _, _ := cli(t, append([]string{"replay", "--trace", file}, args...)...); status == exitOK {
+			t.Errorf("%v succeeds", args)
+		}
+		if left, err := filepath.Glob(filepath.Join(dir, "*trace*")); err != nil || len(left) > 0 {
+			t.Errorf("%v: left behind: %v, %v", args, left, err)
+		}
+	}
+	replayJSON(t, exitOK, v4, "--store", store, "--trace", file)
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replayJSON(t, exitFailed, v4, "--to", "tcp://127.0.0.1:1", "--retry", "0", "--trace", file)
+	if now, err := os.ReadFile(file); err != nil || string(now) != string(whole) {
+		t.Errorf("a job that did not begin changed the trace of an earlier one: %d bytes of %d, %v", len(now), len(whole), err)
+	}
+	replayJSON(t, exitFailed, v4, "--store", store, "--format", "5", "--trace", file) // the name is taken
+	if rows := traced(t, file); rows["write"] != 0 || len(rows) == 0 {
+		t.Errorf("a job that failed: %v", rows)
+	}
+}
