@@ -125,6 +125,10 @@ bench-peers: build ## pdperf, its floor, iperf3, UCX, NIXL and Mooncake side by 
 	$(BUILD)/pdperf-peers -dir $(BUILD)/peers -pdperf $(BUILD)/pdperf -links lo,10g -out $(BUILD)/peers/bench.jsonl $(PEERS); \
 	exit $$installed
 
+# What it was called when it measured TCP alone.
+.PHONY: bench-tcp
+bench-tcp: bench-peers
+
 .PHONY: bench-links
 bench-links: build ## what each link costs: loopback, and 1, 2.5, 10 Gbit/s at MTU 1500 and 9000, in clear, sealed and bare (root; 11 min; LINKS='-quiet 60s')
 	@mkdir -p $(BUILD)/peers
