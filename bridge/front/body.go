@@ -239,10 +239,13 @@ func refusal(why error) (status int, v map[string]any) {
 // the decoder, and gone when that has been sent, or a little later where it may have to be
 // sent again. It may be used concurrently.
 type held struct {
-	room *semaphore.Weighted // the memory for bodies of all requests
+	room  *semaphore.Weighted // the memory for bodies of all requests
+	spare *spare
+	limit int64 // no body is longer
 
 	mu    sync.Mutex // guards the rest
-	data  []byte
+	buf   *buffer
+	data  []byte // the beginning of that
 	at    int
 	taken int64 // of the room
 	kept  bool  // after it was read
@@ -255,7 +258,9 @@ var errRoom = errors.New("too many long bodies at a time")
 
 // grow makes room for n bytes in all. It waits for it, but not long.
 func (h *held) grow(ctx context.Context, n int) error {
-	if more := int64(n) - firstBody - h.taken; more > 1 { // the first ones are everybody's
+	size, _ := spareSize(n)
+	size = int(min(int64(size), h.limit+1))
+	if more := int64(size) - (firstBody + 1) - h.taken; more > 0 { // the first ones are everybody's
 		if !h.room.TryAcquire(more) {
 			ctx, cancel := context.WithTimeout(ctx, h.patience)
 			defer cancel()
@@ -267,7 +272,10 @@ func (h *held) grow(ctx context.Context, n int) error {
 		}
 		h.taken += more
 	}
-	h.data = append(make([]byte, 0, n), h.data...)
+	buf := h.spare.get(size)
+	h.data = buf.b[:copy(buf.b, h.data)]
+	h.spare.put(h.buf)
+	h.buf = buf
 	return nil
 }
 
@@ -312,16 +320,17 @@ func (h *held) rewind() bool {
 	return len(h.data) > 0
 }
 
-// release gives the memory back. It is called with mu held.
+// release gives the memory back: the next body overwrites it. It is called with mu held.
 func (h *held) release() {
 	h.room.Release(h.taken)
-	h.data, h.at, h.taken = nil, 0, 0
+	h.spare.put(h.buf)
+	h.buf, h.data, h.at, h.taken = nil, nil, 0, 0
 }
 
 // read takes a body that may be planned into memory. why says why not all of it is
 // there; the error is the client's. The caller owes Close.
 func (f *Front) read(r *http.Request, u *upload) (h *held, why string, err error) {
-	h = &held{room: f.room, patience: f.o.waits.room}
+	h = &held{room: f.room, spare: &f.spare, limit: f.o.MaxBody, patience: f.o.waits.room}
 	size := r.ContentLength
 	switch {
 	case u == nil:

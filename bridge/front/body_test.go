@@ -2,13 +2,17 @@ package front
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -40,7 +44,7 @@ func (s *sending) more(text string) {
 // answer is what is made of what was sent.
 func (s *sending) answer() (*http.Response, string) {
 	s.t.Helper()
-	if err := s.c.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+	if err := s.c.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		s.t.Fatal(err)
 	}
 	r, err := http.ReadResponse(bufio.NewReader(s.c), nil)
@@ -98,8 +102,7 @@ func TestBrokenBody(t *testing.T) {
 	}
 }
 
-// TestSlowClient: one that stands still, or sends single bytes, is let go; one that is
-// slow but comes forward is not.
+// TestSlowClient: one that stands still, or sends single bytes, is let go.
 func TestSlowClient(t *testing.T) {
 	for name, head := range map[string]string{"planned": planned, "unplanned": unplanned, "too long to plan": planned} {
 		t.Run(name, func(t *testing.T) {
@@ -127,16 +130,121 @@ func TestSlowClient(t *testing.T) {
 				}
 				close(gone)
 			}
-			s := h.send(t, head+"Content-Length: 80000\r\n\r\n")
-			for range 8 {
-				time.Sleep(150 * time.Millisecond)
-				s.more(strings.Repeat("x", 10_000))
-			}
-			if r, body := s.answer(); r.StatusCode != http.StatusOK {
-				t.Errorf("slow, but steady: %d %s", r.StatusCode, body)
-			}
 		})
 	}
+}
+
+// feed is a connection's side of a body: it gives what a test sends, until its deadline.
+type feed struct {
+	recorder
+	come chan int // bytes
+
+	mu       sync.Mutex // guards the rest
+	deadline time.Time
+	changed  chan struct{} // closed when the deadline is another one
+}
+
+// SetReadDeadline is what a server's response writer has.
+func (f *feed) SetReadDeadline(t time.Time) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.deadline = t
+	close(f.changed)
+	f.changed = make(chan struct{})
+	return nil
+}
+
+// Read implements io.Reader.
+func (f *feed) Read([]byte) (int, error) {
+	for {
+		f.mu.Lock()
+		at, changed := f.deadline, f.changed
+		f.mu.Unlock()
+		var late <-chan time.Time
+		if !at.IsZero() {
+			late = time.After(time.Until(at))
+		}
+		select {
+		case n, ok := <-f.come:
+			if !ok {
+				return 0, io.EOF
+			}
+			return n, nil
+		case <-late:
+			return 0, os.ErrDeadlineExceeded
+		case <-changed:
+		}
+	}
+}
+
+// Close implements io.Closer.
+func (f *feed) Close() error { return nil }
+
+// feeds is an upload whose client sends so many bytes every so often, 0: never.
+func feeds(bytes, times int, every time.Duration) *upload {
+	f := &feed{come: make(chan int), changed: make(chan struct{})}
+	u := &upload{body: f, conn: http.NewResponseController(f), idle: bodyIdle, left: func() error { return nil }, reading: make(chan struct{}, 1)}
+	go func() {
+		defer close(f.come)
+		for range times {
+			time.Sleep(every)
+			select {
+			case f.come <- bytes:
+			case <-time.After(time.Hour): // nobody reads any more
+			}
+		}
+	}()
+	return u
+}
+
+// TestPaceOfAnUpload: how long a client may take, to the second.
+func TestPaceOfAnUpload(t *testing.T) {
+	for name, c := range map[string]struct {
+		bytes, times int
+		every, took  time.Duration
+		err          error
+	}{
+		"slow, but steady": {bodyRate * 29, 60, 29 * time.Second, 60 * 29 * time.Second, nil},
+		"stands":           {1, 1, time.Minute, bodyIdle, os.ErrDeadlineExceeded},
+		"single bytes":     {1, 1000, time.Second, bodyIdle, os.ErrDeadlineExceeded},
+		"half as fast":     {bodyRate / 2, 1000, time.Second, 2 * bodyIdle, os.ErrDeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				u := feeds(c.bytes, c.times, c.every)
+				began := time.Now()
+				_, err := io.Copy(io.Discard, u)
+				if took := time.Since(began); !errors.Is(err, c.err) || took < c.took-time.Second || took > c.took+time.Second {
+					t.Errorf("%v after %v, want %v after %v", err, took, c.err, c.took)
+				}
+				for err == nil || errors.Is(err, os.ErrDeadlineExceeded) { // the client's goroutine ends
+					if _, err = u.body.Read(nil); errors.Is(err, os.ErrDeadlineExceeded) {
+						u.conn.SetReadDeadline(time.Time{})
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestAnsweredUpload: once there is an answer a body takes the time that it takes.
+func TestAnsweredUpload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := feeds(1, 1, time.Hour)
+		go func() {
+			time.Sleep(bodyIdle - time.Second)
+			if !u.answered() {
+				t.Error("all has come")
+			}
+		}()
+		began := time.Now()
+		if n, err := u.Read(make([]byte, 10)); n != 1 || err != nil || time.Since(began) != time.Hour {
+			t.Errorf("%d bytes, %v after %v", n, err, time.Since(began))
+		}
+		if _, err := u.Read(make([]byte, 10)); err != io.EOF { //nolint:errorlint // as readers say it
+			t.Error(err)
+		}
+	})
 }
 
 // TestConnectionAfterABody: no deadline of a body is left for the requests behind it.

@@ -14,4 +14,13 @@
 // ordinary prefix hit. Equal cold prompts share one transfer. What became of a
 // request is said three times: in the header X-PDLink before the answer, in
 // [Options].OnRecord after it, and in the list that [Front.Transfers] serves.
+//
+// A client whose prompt was bridged in part is told by that header, which begins with
+// "partial N/M tokens" and says why; its answer is the decoder's, and no other. One that
+// is kept alive ([Options].KeepAlive) has its headers before that is known: it finds the
+// same in the list.
+//
+// The decoder gets a request a second time only where it cannot have read the first to its
+// end: it ended a connection that was kept, without a byte of an answer, and its system
+// refused what was sent, or not all was. The reason in the header and the list says so.
 package front

@@ -43,9 +43,9 @@ type Options struct {
 	// forwarded as they come. 0 means DefaultMaxBody.
 	MaxBody int64
 
-	// MaxBodies is the memory for bodies of all requests that are planned, in bytes; what
-	// does not fit is forwarded as it comes. 0 means DefaultMaxBodies; it is at least one
-	// MaxBody.
+	// MaxBodies is the memory for bodies of all requests that are planned, in bytes, with
+	// that for sending them on; what does not fit is forwarded as it comes. 0 means
+	// DefaultMaxBodies; it is at least one MaxBody.
 	MaxBodies int64
 
 	// PerEngine is how many prompts an engine reads at a time. 0 means
@@ -123,6 +123,7 @@ type Front struct {
 	flights flights
 	records *records
 	room    *semaphore.Weighted // the memory for bodies of all requests, in bytes
+	spare   spare
 
 	landings context.Context // ends the adoptions
 	ground   context.CancelCauseFunc
@@ -134,10 +135,11 @@ func New(o Options) (*Front, error) {
 	if err != nil {
 		return nil, err
 	}
-	rt := newWay(o.Transport)
+	room := semaphore.NewWeighted(o.MaxBodies)
+	rt := newWay(o.Transport, room, o.waits.cross)
 	landings, ground := context.WithCancelCause(context.Background())
 	return &Front{
-		room: semaphore.NewWeighted(o.MaxBodies), landings: landings, ground: ground,
+		room: room, landings: landings, ground: ground,
 		o: o, rt: rt, proxy: newProxy(o.Decoder, rt), engines: newEngines(o.Engines, o.PerEngine),
 		flights: flights{byKey: make(map[string]*flight), byID: make(map[transport.ID]*flight)}, records: newRecords(o.Keep),
 	}, nil
@@ -212,6 +214,10 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		header: rec.String(), upload: u,
 		first: func() { rec.FirstSeconds = time.Since(rec.Time).Seconds() },
 		ended: func(s int, c *int) { status, cached = s, c },
+	}
+	x.again = func() {
+		rec.repeated()
+		x.header = rec.String()
 	}
 	if why == "" {
 		x.body = body

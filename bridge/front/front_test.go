@@ -277,6 +277,7 @@ func TestQueue(t *testing.T) {
 	if v := r.Header.Get(headerVerdict); !strings.HasPrefix(v, "declined") || !strings.Contains(v, "room") {
 		t.Errorf("while the engine was full: %q", v)
 	}
+	h.front.o.QueueWait = time.Hour // nobody is in the queue, or comes meanwhile
 	second := make(chan string, 1)
 	go func() {
 		r, _ := h.post(t, chat(false))

@@ -136,16 +136,19 @@ const (
 	// take 8 KB of headers and more.
 	maxVerdict = 1000
 
-	// copyBuffer is the size of the pooled buffers that answers are copied with.
+	// copyBuffer is the size of the pooled buffers that answers are copied with, and bodies
+	// that are not in memory.
 	copyBuffer = 32 << 10
 
-	// sendBuffer is the size of the pooled buffers that bodies are sent to the decoder with:
-	// a long prompt in few writes, each of which wakes the decoder up.
+	// sendBuffer is the size of the pooled buffers that bodies in memory are sent to the
+	// decoder with: a long prompt in few writes, each of which wakes the decoder up. It is
+	// counted as memory for bodies; where there is none, and for bodies that come meanwhile,
+	// it is copyBuffer, which no budget counts: any proxy takes that.
 	sendBuffer = 256 << 10
 )
 
 // waits are the times that tests shorten.
-type waits struct{ plan, start, poll, adopt, closing, idle, room time.Duration }
+type waits struct{ plan, start, poll, adopt, closing, idle, room, cross time.Duration }
 
 // withDefaults returns w with the times above in place of zero values.
 func (w waits) withDefaults() waits {
@@ -154,7 +157,7 @@ func (w waits) withDefaults() waits {
 		def time.Duration
 	}{
 		{&w.plan, planTimeout}, {&w.start, startWait}, {&w.poll, startPoll}, {&w.adopt, adoptTimeout},
-		{&w.closing, closeAdopt}, {&w.idle, bodyIdle}, {&w.room, roomWait},
+		{&w.closing, closeAdopt}, {&w.idle, bodyIdle}, {&w.room, roomWait}, {&w.cross, crossTime},
 	} {
 		*x.t = orDefault(*x.t, x.def)
 	}

@@ -65,7 +65,9 @@ func NewPlugin(o PluginOptions) (*Plugin, error) {
 			t = d
 		}
 	}
-	client := &http.Client{Transport: newTransport(t)}
+	way := newTransport(t)
+	(&lines{}).over(way)
+	client := &http.Client{Transport: way}
 	return &Plugin{
 		api:     plugin.NewClient(o.Decoder, client),
 		client:  client,

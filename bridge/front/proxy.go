@@ -17,6 +17,7 @@ type watch struct {
 	header string  // value of X-PDLink: in the decoder's answer, where ended is set, and in the front's own
 	upload *upload // nil: there is none
 	body   *held   // what is sent to the decoder, where all of it is in memory; nil: it is not
+	again  func()  // it is sent a second time; nil: nobody wants to know
 	first  func()  // the first byte of the answer's body came; nil: nobody wants to know
 	ended  func(status int, cached *int)
 }

@@ -111,6 +111,14 @@ func (r *Record) blame(why error) {
 	}
 }
 
+// repeated notes that the request is sent to the decoder a second time.
+func (r *Record) repeated() {
+	if r.Reason != "" {
+		r.Reason += "; "
+	}
+	r.Reason += "sent to the decoder again, which had ended the connection before it had read the request"
+}
+
 // settle takes the decoder's word. cached is nil when it gave none.
 func (r *Record) settle(status int, cached *int, took time.Duration) {
 	r.Status, r.Cached, r.Seconds = status, cached, took.Seconds()
@@ -207,7 +215,7 @@ func (f *Front) metrics(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintf(w, "pdlink_cached_less_total %d\n", s.less)
 	fmt.Fprintln(w, "# HELP pdlink_client_errors_total Requests whose client broke off or was too slow.\n# TYPE pdlink_client_errors_total counter")
 	fmt.Fprintf(w, "pdlink_client_errors_total %d\n", s.clients)
-	fmt.Fprintln(w, "# HELP pdlink_requests_running Requests that have no answer yet.\n# TYPE pdlink_requests_running gauge")
+	fmt.Fprintln(w, "# HELP pdlink_requests_running Requests for prompts whose answer has not ended.\n# TYPE pdlink_requests_running gauge")
 	fmt.Fprintf(w, "pdlink_requests_running %d\n", s.running)
 }
 

@@ -45,7 +45,7 @@ func TestDecoderThatStarts(t *testing.T) {
 	short := soon
 	short.start = 20 * time.Millisecond
 	patient := soon
-	patient.plan = 300 * time.Millisecond
+	patient.plan = 2 * time.Second // more than a busy host takes for a plan that is ready
 	for name, c := range map[string]struct {
 		until int32
 		makes bool // a plan
@@ -58,6 +58,7 @@ func TestDecoderThatStarts(t *testing.T) {
 		"does not become that": {-1, false, short, "declined; plan: the decoder is not ready after 20ms: model m is being loaded"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := &starting{script: always(coldPlan()), until: c.until}
 			if c.makes {
 				p.ready = make(chan struct{})

@@ -1,46 +1,38 @@
 package front
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptrace"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 )
 
 // errCut reports that the decoder ended a connection before it answered.
 var errCut = errors.New("it ended the connection before it answered")
 
 // way is the way to the decoder: connections that are kept, and new ones. A request that
-// crosses with the end of a kept one is made again, once, over a new one, where that is
-// known to do no harm. It is an http.RoundTripper.
+// crosses with the end of a kept one is made again, once, over a new one, where the decoder
+// cannot have begun with it. It is an http.RoundTripper.
 type way struct {
 	kept, fresh *http.Transport
-	buffers     sync.Pool // of *[sendBuffer]byte
+	lines       lines
+	cross       time.Duration // how long after its beginning a request may cross
 }
 
-// newWay returns a way with a transport's settings.
-func newWay(base *http.Transport) *way {
-	y := &way{kept: newTransport(base), fresh: newTransport(base)}
+// newWay returns a way with a transport's settings. room is the memory for bodies of all
+// requests.
+func newWay(base *http.Transport, room *semaphore.Weighted, cross time.Duration) *way {
+	y := &way{kept: newTransport(base), fresh: newTransport(base), cross: cross}
 	y.fresh.DisableKeepAlives = true
-	for _, t := range []*http.Transport{y.kept, y.fresh} {
-		dial := t.DialContext
-		if dial == nil {
-			dial = (&net.Dialer{}).DialContext
-		}
-		t.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			c, err := dial(ctx, network, addr)
-			if err != nil {
-				return nil, err
-			}
-			return &line{Conn: c, buffers: &y.buffers}, nil
-		}
-	}
+	y.lines.room = room
+	y.lines.over(y.kept)
+	y.lines.over(y.fresh)
 	return y
 }
 
@@ -56,7 +48,7 @@ func (y *way) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !ok {
 		w = &watch{}
 	}
-	first := &try{watch: w}
+	first := &try{watch: w, cross: y.cross}
 	resp, err := first.over(y.kept, r)
 	if err == nil {
 		return resp, nil
@@ -65,14 +57,17 @@ func (y *way) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch {
 	case !first.crossed() || r.Context().Err() != nil || w.upload.failed() != nil:
 		return nil, first.why(err)
-	case w.body != nil && w.body.rewind():
+	case w.body != nil && first.unread() && w.body.rewind():
 		again.Body = w.body
 	case w.body == nil && w.upload.renew():
 		again.Body = w.upload
 	default:
 		return nil, first.why(err)
 	}
-	second := &try{watch: w}
+	if w.again != nil {
+		w.again()
+	}
+	second := &try{watch: w, cross: y.cross}
 	if resp, err = second.over(y.fresh, again); err != nil {
 		return nil, second.why(err)
 	}
@@ -82,17 +77,20 @@ func (y *way) RoundTrip(r *http.Request) (*http.Response, error) {
 // try is one making of a request. It is used once.
 type try struct {
 	watch *watch
+	cross time.Duration
 
 	mu     sync.Mutex // guards the rest
 	got    time.Time  // a connection; zero: none
+	line   *line      // that connection; nil: it is none of ours
 	reused bool
+	sent   bool // all of the request
 	heard  bool // something of an answer
 	late   *time.Timer
 }
 
 // over makes the request.
 func (t *try) over(rt http.RoundTripper, r *http.Request) (*http.Response, error) {
-	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{GotConn: t.on, GotFirstResponseByte: t.hear})
+	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{GotConn: t.on, WroteRequest: t.wrote, GotFirstResponseByte: t.hear})
 	resp, err := rt.RoundTrip(r.WithContext(ctx))
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -109,15 +107,22 @@ func (t *try) on(i httptrace.GotConnInfo) {
 	t.got, t.reused = time.Now(), i.Reused
 	if b := t.watch.body; b != nil && i.Reused && t.late == nil {
 		b.keep(true)
-		t.late = time.AfterFunc(crossTime, func() { b.keep(false) })
+		t.late = time.AfterFunc(t.cross, func() { b.keep(false) })
 	}
 	c := i.Conn
 	if s, ok := c.(*tls.Conn); ok {
 		c = s.NetConn()
 	}
-	if l, ok := c.(*line); ok {
-		l.carries(t.watch.upload)
+	if t.line, _ = c.(*line); t.line != nil {
+		t.line.carries(t.watch.upload, t.watch.body != nil)
 	}
+}
+
+// wrote is told how the request was sent.
+func (t *try) wrote(i httptrace.WroteRequestInfo) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.sent = i.Err == nil
 }
 
 // hear is told that an answer begins.
@@ -130,12 +135,29 @@ func (t *try) hear() {
 	}
 }
 
-// crossed reports whether the request met the end of a connection that was kept: the
-// decoder had ended it before it could have begun with the request.
+// crossed reports whether the request may have met the end of a connection that was kept.
 func (t *try) crossed() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.reused && !t.heard && time.Since(t.got) < crossTime
+	return t.reused && !t.heard && time.Since(t.got) < t.cross
+}
+
+// unread reports whether the decoder cannot have read the request to its end: not all of it
+// was sent, or the decoder's system refused what was sent. A decoder that has all of it and
+// ends the connection then may have begun, and may have ended because of it. It is asked
+// after the round trip, when nothing is sent any more.
+func (t *try) unread() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.sent {
+		return true
+	}
+	if t.line == nil {
+		return false
+	}
+	t.line.mu.Lock()
+	defer t.line.mu.Unlock()
+	return t.line.lost
 }
 
 // why makes an error of a request one that says who ended what.
@@ -146,51 +168,4 @@ func (t *try) why(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w: %w", errCut, err)
-}
-
-// line is a connection to the decoder. The transport closes it when the decoder does, but
-// tells of it only when the request's body has ended: line ends that.
-type line struct {
-	net.Conn
-	buffers *sync.Pool // of *[sendBuffer]byte
-
-	mu   sync.Mutex
-	body *upload // of the request that is under way; guarded by mu
-}
-
-// ReadFrom implements io.ReaderFrom: the transport sends bodies with it.
-func (l *line) ReadFrom(r io.Reader) (int64, error) {
-	p, ok := l.buffers.Get().(*[sendBuffer]byte)
-	if !ok {
-		p = new([sendBuffer]byte)
-	}
-	defer l.buffers.Put(p)
-	return io.CopyBuffer(struct{ io.Writer }{l.Conn}, struct{ io.Reader }{r}, p[:])
-}
-
-// carries says what body is sent over it from now on; nil: none.
-func (l *line) carries(u *upload) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.body = u
-}
-
-// CloseWrite ends one direction, of a connection that was upgraded.
-func (l *line) CloseWrite() error {
-	if c, ok := l.Conn.(interface{ CloseWrite() error }); ok {
-		return c.CloseWrite()
-	}
-	return l.Close()
-}
-
-// Close implements net.Conn.
-func (l *line) Close() error {
-	err := l.Conn.Close()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.body != nil {
-		l.body.abandon()
-		l.body = nil
-	}
-	return err
 }

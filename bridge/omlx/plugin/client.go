@@ -110,10 +110,16 @@ func (c *Client) Adopt(ctx context.Context, h http.Header, call AdoptCall) (*Ado
 func (c *Client) call(ctx context.Context, method, name string, query url.Values, from http.Header, body []byte) ([]byte, error) {
 	u := c.base.JoinPath(name)
 	u.RawQuery = query.Encode()
-	req, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
+	lent := &lent{}
+	defer lent.end()
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), lent.reader(body))
 	if err != nil {
 		return nil, err
 	}
+	if req.ContentLength = int64(len(body)); len(body) == 0 {
+		req.Body = http.NoBody
+	}
+	req.GetBody = func() (io.ReadCloser, error) { return lent.reader(body), nil }
 	for _, key := range []string{"Authorization", "X-Api-Key"} {
 		for _, v := range from.Values(key) {
 			req.Header.Add(key, v)

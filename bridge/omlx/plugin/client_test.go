@@ -148,3 +148,36 @@ func TestClientOfARestartedDecoder(t *testing.T) {
 		t.Errorf("%d connections, want a new one after each that was cut", len(calls))
 	}
 }
+
+// early is a transport that answers before it has read a body.
+type early struct{ bodies []io.ReadCloser }
+
+// RoundTrip implements http.RoundTripper.
+func (e *early) RoundTrip(r *http.Request) (*http.Response, error) {
+	again, err := r.GetBody()
+	if err != nil {
+		return nil, err
+	}
+	if b, err := io.ReadAll(again); err != nil || string(b) != "a prompt" || r.ContentLength != int64(len(b)) {
+		return nil, errors.New("another body")
+	}
+	e.bodies = append(e.bodies, again, r.Body)
+	w := httptest.NewRecorder()
+	w.WriteHeader(http.StatusTeapot)
+	return w.Result(), nil
+}
+
+// TestClientDoesNotKeepBodies: a body is its caller's again when the call has returned,
+// whatever the transport still does with it.
+func TestClientDoesNotKeepBodies(t *testing.T) {
+	e := &early{}
+	c := NewClient(&url.URL{Scheme: "http", Host: "x"}, &http.Client{Transport: e})
+	if _, err := c.Plan(t.Context(), nil, "/v1/completions", []byte("a prompt"), false); err == nil || !strings.Contains(err.Error(), "418") {
+		t.Fatal(err)
+	}
+	for _, b := range e.bodies {
+		if n, err := b.Read(make([]byte, 10)); n != 0 || !errors.Is(err, http.ErrBodyReadAfterClose) {
+			t.Errorf("%d bytes, %v", n, err)
+		}
+	}
+}
