@@ -251,6 +251,10 @@ func work(ctx context.Context, t *Transfer, engine func(context.Context) error) 
 	e := <-ended
 	r := resultOf(res, err)
 	r.EngineSeconds = e.took.Seconds()
+	unread := errors.Is(e.err, ErrEngine) || errors.Is(e.err, ErrPrompt)
+	if unread && r.State == calls.Partial && res.Blocks <= res.Present && !t.begun() { // the receiver's verdict was first
+		r.State = calls.Failed
+	}
 	if r.State == calls.Failed && errors.Is(e.err, ErrPrompt) {
 		r.State = calls.Declined
 	}
