@@ -55,7 +55,8 @@ func TestHopelessFramesTakeAnotherConnection(t *testing.T) {
 		least, limit int // connections
 	}{
 		{"kept, mended", true, 1, bridge.Complete, nil, 2, 2},
-		{"kept, hopeless", true, 100, "", bridge.ErrIncomplete, bridge.MaxPasses + 1, 2 * courierBlocks},
+		// Whatever arrives over one is progress, and what is no progress is borne so often.
+		{"kept, hopeless", true, 1000, "", bridge.ErrIncomplete, bridge.MaxPasses + 1, (courierTotal/courierFrame + 1) * (bridge.MaxPasses + 1)},
 		{"replayable, hopeless", false, 100, "", bridge.ErrIncomplete, 1, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -82,7 +83,8 @@ func TestHopelessFramesTakeAnotherConnection(t *testing.T) {
 			if n := sent.Connects; n < c.least || n > c.limit {
 				t.Errorf("%d connections, want %d to %d", n, c.least, c.limit)
 			}
-			if sent.Bytes-sent.Again != courierTotal || v.Bytes > sent.Bytes || sent.Again < 2*courierFrame {
+			// The end may come before the source has given all.
+			if once := sent.Bytes - sent.Again; once > courierTotal || once < courierTotal && c.least < 3 || v.Bytes > sent.Bytes || sent.Again < 2*courierFrame {
 				t.Errorf("sent %+v, the receiver counts %d bytes", sent, v.Bytes)
 			}
 			if n := int(dialler.losses.Load()); n != sent.Connects-1 {
@@ -137,8 +139,8 @@ func TestCourierWaitsForRoom(t *testing.T) {
 	} {
 		change()
 		begin := time.Now()
-		_, err := bridge.OpenCourier(t.Context(), failDialer(t, d.names.With(mem.Options{}), time.Minute), req, bridge.Shape{Blocks: 1, BlockBytes: 1})
-		if err == nil || time.Since(begin) > 5*time.Second {
+		_, err := bridge.OpenCourier(t.Context(), failDialer(t, d.names.With(mem.Options{}), time.Hour), req, bridge.Shape{Blocks: 1, BlockBytes: 1})
+		if err == nil || time.Since(begin) > time.Minute {
 			t.Errorf("%s: %v after %v", what, err, time.Since(begin))
 		}
 	}

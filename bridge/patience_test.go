@@ -58,7 +58,7 @@ func TestSilentSenders(t *testing.T) {
 		t.Fatal(err)
 	}
 	res, err := quiet.Finish(t.Context())
-	if err != nil || time.Since(begin) > 5*time.Second {
+	if err != nil || time.Since(begin) > time.Minute {
 		t.Errorf("a sender that sent nothing: %s, %v", res.Result, err)
 	}
 }

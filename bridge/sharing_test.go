@@ -192,7 +192,7 @@ func TestPlanOfTheFirst(t *testing.T) {
 		if !errors.Is(err, transport.ErrRefused) || !strings.Contains(err.Error(), "different plan") {
 			t.Errorf("another plan: %v", err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("another plan waits for the first to be opened")
 	}
 	second := open(1, "plan X")
@@ -221,7 +221,7 @@ func TestCloseWhileOpening(t *testing.T) {
 		}
 		select {
 		case <-closed:
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("the receiver does not close")
 		}
 		if !b.target.closed {

@@ -163,7 +163,7 @@ func testRing(tb testing.TB, slots int) *transport.Ring {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() {
-		for end := time.Now().Add(5 * time.Second); r.InUse() > 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(time.Minute); r.InUse() > 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
 		}
 		if n := r.InUse(); n > 0 {
 			tb.Errorf("%d of %d slots are in use at the end", n, r.Slots())
@@ -256,7 +256,7 @@ func (d *decoder) last() bridge.Verdict {
 	var v bridge.Verdict
 	select {
 	case v = <-d.verdicts:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		d.tb.Error("the receiver gave no verdict")
 	}
 	for len(d.verdicts) > 0 {

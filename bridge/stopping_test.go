@@ -31,7 +31,7 @@ func hang(s *shelf, counts func(block int) bool) (waits func(t *testing.T), goOn
 		t.Helper()
 		select {
 		case <-entered:
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Error("no write began")
 		}
 	}, func() { off.Do(func() { close(release) }) }

@@ -280,7 +280,7 @@ func (b *bench) verdict() bridge.Verdict {
 	select {
 	case v := <-b.verdicts:
 		return v
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		b.t.Fatal("no verdict")
 		return bridge.Verdict{}
 	}
@@ -289,7 +289,7 @@ func (b *bench) verdict() bridge.Verdict {
 // await returns when n bytes of a block have reached the target.
 func (b *bench) await(block, n int) {
 	b.t.Helper()
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		b.target.mu.Lock()
 		there := b.target.written[block].Bytes() >= uint64(n)
 		b.target.mu.Unlock()

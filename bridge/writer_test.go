@@ -138,7 +138,7 @@ func TestFlushAfterACut(t *testing.T) {
 	for block := range uint32(4) {
 		raw(t, first, block, 0, blockData(int(block), 1000)[:500])
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := first.Flush(ctx); err != nil {
 		t.Fatalf("flush of a sender whose blocks wait for another's bytes: %v", err)
@@ -278,7 +278,7 @@ func TestSlowDiskSlowsItsSenderOnly(t *testing.T) {
 			t.Errorf("slow: %+v, %v", v, err)
 		}
 	})
-	for end := time.Now().Add(10 * time.Second); ring.InUse() < 4 && time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); ring.InUse() < 4 && time.Now().Before(end); {
 		time.Sleep(time.Millisecond) // until the slow one has filled what it is given
 	}
 	v, err := b.open(conn, 0, 1).Run(t.Context(), &pieces{size: size, list: layers(blocks, 3, size)})

@@ -259,9 +259,9 @@ func TestOneSidecar(t *testing.T) {
 	}
 	// Where nobody was before, nobody is waited for.
 	begin := time.Now()
-	s, err := Listen(t.Context(), Options{Socket: filepath.Join(t.TempDir(), "s"), Slots: 4, Reclaim: time.Minute})
+	s, err := Listen(t.Context(), Options{Socket: filepath.Join(t.TempDir(), "s"), Slots: 4, Reclaim: time.Hour})
 	must(t, err)
-	if time.Since(begin) > 10*time.Second {
+	if time.Since(begin) > time.Minute {
 		t.Error("waited")
 	}
 	must(t, s.Close())

@@ -58,7 +58,7 @@ func (c *client) open(path string, h hello, ring *os.File) error {
 		return err
 	}
 	var buf [messageSize]byte
-	must(c.tb, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+	must(c.tb, conn.SetReadDeadline(time.Now().Add(time.Minute)))
 	n, files, err := receive(conn, buf[:])
 	if err != nil {
 		return err
@@ -102,7 +102,7 @@ func (c *client) hear(t msgType) message {
 		c.ahead = slices.Delete(c.ahead, i, i+1)
 		return m
 	}
-	must(c.tb, c.conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+	must(c.tb, c.conn.SetReadDeadline(time.Now().Add(time.Minute)))
 	for {
 		var buf [messageSize]byte
 		n, _, err := receive(c.conn, buf[:])
@@ -187,7 +187,7 @@ func entryOf(r run) []byte {
 // put sends runs of a prompt's blocks in one slot.
 func (c *client) put(p *prompt, handle uint32, runs ...run) {
 	c.tb.Helper()
-	l, why := c.lease(handle, uint32(runs[0].block), 5*time.Second)
+	l, why := c.lease(handle, uint32(runs[0].block), time.Minute)
 	if why != codeOK {
 		c.tb.Fatalf("no slot for block %d: %v", runs[0].block, why)
 	}

@@ -25,26 +25,26 @@ func TestSlowReceiverSealsTheTransfer(t *testing.T) {
 	for b := range 4 {
 		c.put(p, handle, headRuns(b, arrays, 0, 1)...)
 	}
-	for _, wait := range []time.Duration{30 * time.Millisecond, time.Minute} {
+	for _, wait := range []time.Duration{30 * time.Millisecond, time.Hour} {
 		begin := time.Now()
 		l, why := c.lease(handle, 4, wait)
 		took := time.Since(begin)
 		if why != codeLate || l.Sealed != 4 {
 			t.Fatalf("%v, %+v", why, l)
 		}
-		if wait == time.Minute {
+		if wait == time.Hour {
 			wait = 0 // it is sealed there now, so nothing is waited for
 		}
-		if took < wait || took > wait+2*time.Second {
+		if took < wait || took > time.Minute {
 			t.Errorf("answered after %v, want %v", took, wait)
 		}
 	}
 	// Earlier blocks are still wanted, and each miss cuts further back.
 	begin := time.Now()
-	if l, why := c.lease(handle, 3, time.Minute); why != codeLate || l.Sealed != 3 {
+	if l, why := c.lease(handle, 3, time.Hour); why != codeLate || l.Sealed != 3 {
 		t.Fatalf("%v, %+v", why, l)
 	}
-	if took := time.Since(begin); took < 80*time.Millisecond || took > 3*time.Second {
+	if took := time.Since(begin); took < 80*time.Millisecond || took > time.Minute {
 		t.Errorf("answered after %v, want the sidecar's bound of 80 ms", took)
 	}
 	for _, want := range []sealed{4, 3} {

@@ -76,7 +76,7 @@ func TestCallIsCancelled(t *testing.T) {
 	}
 	select {
 	case <-ended:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the engine was not told")
 	}
 	p.idle()
@@ -184,7 +184,7 @@ func TestCallsThatFail(t *testing.T) {
 		if text := fmt.Sprint(r.Reason, err); !errors.Is(err, f.err) || r.Blocks != 0 || !strings.Contains(text, f.reason) {
 			t.Errorf("%s: %+v, %v", name, r, err)
 		}
-		if took := time.Since(began); took > 3*time.Second {
+		if took := time.Since(began); took > time.Minute {
 			t.Errorf("%s: took %v", name, took)
 		}
 		p.idle()

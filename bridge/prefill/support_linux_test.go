@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 // eventually waits for something that other goroutines or processes bring about.
 func eventually(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()
-	for end := time.Now().Add(15 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			tb.Fatalf("never: %s", what)
 		}
@@ -203,6 +203,9 @@ func newHost(tb testing.TB, d *decoder, o Options) *host {
 	if o.MemFloor == 0 {
 		o.MemFloor = -1
 	}
+	if o.LeaseWait == 0 {
+		o.LeaseWait = maxLeaseWait // a busy host must not cut transfers
+	}
 	o.OnFault = h.faults.add
 	var err error
 	h.Server, err = Listen(tb.Context(), o)
@@ -331,7 +334,7 @@ func (r *running) result() Result {
 	r.tb.Helper()
 	select {
 	case <-r.over:
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		r.tb.Fatal("the transfer did not end")
 	}
 	return r.res
