@@ -40,7 +40,7 @@ func figures() [][]string {
 		{"store_free_bytes", "What can still be written to the store's file system."},
 		{"store_size_bytes", "Size of the store's file system."},
 		{"requests_total", "Requests that the front looked at, by outcome.", "outcome"},
-		{"requests_running", "Requests that have no answer yet."},
+		{"requests_running", "Requests for prompts whose answer has not ended."},
 		{"cached_less_total", "Answers with fewer cached tokens than promised."},
 		{"client_errors_total", "Requests whose client broke off or was too slow."},
 	}
