@@ -358,7 +358,8 @@ func (f *Front) read(r *http.Request, u *upload) (h *held, why string, err error
 }
 
 // nextSize is the memory for a body after have bytes of it. size is what the client says of
-// its length, negative: nothing. What it says costs it at most growth times what came.
+// its length, negative: nothing. What it says costs it at most growth times
+// what came, and a quarter for the size of its buffer.
 func nextSize(have int, size, limit int64) int {
 	want := max(int64(2*have), firstBody)
 	if size >= 0 {

@@ -308,7 +308,14 @@ func TestRoomForBodies(t *testing.T) {
 		}
 	}
 	close(hold)
-	<-came // the first one is sent, and its answer takes a while
+	<-came                   // the first one is sent, and its answer takes a while
+	waitFor(t, func() bool { // its memory is back
+		ok := h.front.room.TryAcquire(h.front.o.MaxBodies)
+		if ok {
+			h.front.room.Release(h.front.o.MaxBodies)
+		}
+		return ok
+	})
 	go post(true)
 	<-asked
 	<-came

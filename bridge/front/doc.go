@@ -20,7 +20,9 @@
 // is kept alive ([Options].KeepAlive) has its headers before that is known: it finds the
 // same in the list.
 //
-// The decoder gets a request a second time only where it cannot have read the first to its
-// end: it ended a connection that was kept, without a byte of an answer, and its system
-// refused what was sent, or not all was. The reason in the header and the list says so.
+// A request for a prompt is sent to the decoder a second time only where the decoder ended
+// a connection that was kept, without a byte of an answer, and its system refused what was
+// sent, or not all was: one that has read all of it may have begun. The reason in the header
+// and the list says so. Other requests are made again where their body was not asked for;
+// those that change nothing (GET), as net/http sees fit.
 package front

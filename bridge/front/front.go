@@ -44,7 +44,8 @@ type Options struct {
 	MaxBody int64
 
 	// MaxBodies is the memory for bodies of all requests that are planned, in bytes, with
-	// that for sending them on; what does not fit is forwarded as it comes. 0 means
+	// that for sending them on; what does not fit is forwarded as it comes. Buffers that
+	// nobody uses are kept besides, until the second garbage collection after. 0 means
 	// DefaultMaxBodies; it is at least one MaxBody.
 	MaxBodies int64
 

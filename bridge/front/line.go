@@ -63,6 +63,7 @@ type line struct {
 
 	mu     sync.Mutex // guards the rest
 	closed bool
+	sealed bool    // by TLS, whose end sends something itself
 	body   *upload // of the request that is under way
 	whole  bool    // that request's body is in memory
 	lost   bool    // something that was sent did not reach the decoder's process
@@ -133,9 +134,20 @@ func (l *line) CloseWrite() error {
 	return l.Close()
 }
 
+// under notes that the connection is sealed by TLS. That sends a last word before it closes
+// what is below it, which the other end may refuse though it has read the request.
+func (l *line) under() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sealed = true
+}
+
 // Close implements net.Conn.
 func (l *line) Close() error {
-	if wasReset(l.Conn) {
+	l.mu.Lock()
+	sealed := l.sealed
+	l.mu.Unlock()
+	if !sealed && wasReset(l.Conn) {
 		l.loses()
 	}
 	err := l.Conn.Close()

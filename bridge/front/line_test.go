@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 )
@@ -110,14 +111,28 @@ func TestLineThatIsRefused(t *testing.T) {
 	if l.Close(); !l.lost {
 		t.Error("what could not be sent is not lost")
 	}
-	waitFor(t, func() bool { // the refusal may come after the close
-		l := gone(t, 0)
+	for range 10 { // the refusal may come after the close
+		l = gone(t, 0)
 		if _, err := io.WriteString(l, "hello"); err != nil {
 			t.Fatal(err)
 		}
-		l.Close()
-		return l.lost
-	})
+		time.Sleep(50 * time.Millisecond)
+		if l.Close(); l.lost {
+			break
+		}
+	}
+	if !l.lost {
+		t.Error("what was refused is not lost")
+	}
+	sealed := gone(t, 0)
+	if _, err := io.WriteString(sealed, "bye"); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond)
+	sealed.under()
+	if sealed.Close(); sealed.lost {
+		t.Error("the last word of TLS is taken for the request")
+	}
 }
 
 // standing is a reader whose end a test says.

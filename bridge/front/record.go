@@ -116,7 +116,7 @@ func (r *Record) repeated() {
 	if r.Reason != "" {
 		r.Reason += "; "
 	}
-	r.Reason += "sent to the decoder again, which had ended the connection before it had read the request"
+	r.Reason += "sent to the decoder again, whose system had refused it over a connection that was kept"
 }
 
 // settle takes the decoder's word. cached is nil when it gave none.

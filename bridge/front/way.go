@@ -110,10 +110,14 @@ func (t *try) on(i httptrace.GotConnInfo) {
 		t.late = time.AfterFunc(t.cross, func() { b.keep(false) })
 	}
 	c := i.Conn
-	if s, ok := c.(*tls.Conn); ok {
+	s, sealed := c.(*tls.Conn)
+	if sealed {
 		c = s.NetConn()
 	}
 	if t.line, _ = c.(*line); t.line != nil {
+		if sealed {
+			t.line.under()
+		}
 		t.line.carries(t.watch.upload, t.watch.body != nil)
 	}
 }
@@ -142,10 +146,11 @@ func (t *try) crossed() bool {
 	return t.reused && !t.heard && time.Since(t.got) < t.cross
 }
 
-// unread reports whether the decoder cannot have read the request to its end: not all of it
-// was sent, or the decoder's system refused what was sent. A decoder that has all of it and
-// ends the connection then may have begun, and may have ended because of it. It is asked
-// after the round trip, when nothing is sent any more.
+// unread reports whether the decoder has not read the request to its end: not all of it
+// was sent, or the decoder's system refused what was sent (one that resets connections on
+// purpose may have read it). A decoder that has all of it and ends the connection then may
+// have begun, and may have ended because of it. It is asked after the round trip, when
+// nothing is sent any more.
 func (t *try) unread() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -3,6 +3,8 @@ package front
 import (
 	"bufio"
 	"bytes"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"net"
@@ -371,6 +373,25 @@ func TestCrossingOfOthers(t *testing.T) {
 
 // TestDecoderThatDiesOfARequest gets it once, however soon it dies.
 func TestDecoderThatDiesOfARequest(t *testing.T) {
+	t.Run("clear", func(t *testing.T) { diesOfARequest(t, func(*house, http.Handler) {}) })
+	t.Run("TLS", func(t *testing.T) {
+		diesOfARequest(t, func(h *house, decoder http.Handler) {
+			up := httptest.NewTLSServer(decoder)
+			t.Cleanup(up.Close)
+			roots := x509.NewCertPool()
+			roots.AddCert(up.Certificate())
+			for _, rt := range []*http.Transport{h.front.rt.kept, h.front.rt.fresh} {
+				rt.TLSClientConfig = &tls.Config{RootCAs: roots}
+			}
+			h.front.proxy = newProxy(must(url.Parse(up.URL)), h.front.rt)
+		})
+	})
+}
+
+// diesOfARequest makes two requests to a decoder, the second of which ends it. before may
+// put another decoder in its place.
+func diesOfARequest(t *testing.T, before func(h *house, decoder http.Handler)) {
+	t.Helper()
 	var came atomic.Int32
 	decoder := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
@@ -380,6 +401,7 @@ func TestDecoderThatDiesOfARequest(t *testing.T) {
 		io.WriteString(w, "{}")
 	})
 	h := build(t, decoder, Options{Planner: always(coldPlan()), waits: crossing()})
+	before(h, decoder)
 	h.prompt(t, chat(false))
 	if r, body := h.post(t, chat(false)); r.StatusCode != http.StatusBadGateway || !strings.Contains(body, "decoder_gone") || came.Load() != 2 {
 		t.Errorf("%d %s, asked %d times", r.StatusCode, body, came.Load())

@@ -254,6 +254,9 @@ func work(ctx context.Context, t *Transfer, engine func(context.Context) error) 
 	unread := errors.Is(e.err, ErrEngine) || errors.Is(e.err, ErrPrompt)
 	if unread && r.State == calls.Partial && res.Blocks <= res.Present && !t.begun() { // the receiver's verdict was first
 		r.State = calls.Failed
+		if !strings.Contains(r.Reason, e.err.Error()) {
+			r.Reason = e.err.Error()
+		}
 	}
 	if r.State == calls.Failed && errors.Is(e.err, ErrPrompt) {
 		r.State = calls.Declined
