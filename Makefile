@@ -156,7 +156,7 @@ cuda: ## the CUDA projection for all GPUs, x86-64 and arm64, and what of its tes
 cuda-test: ## on a GPU: against the reference, then under compute-sanitizer; without one it lists what was not run
 	@set -e; for part in lib bench plain; do kernels/cuda/build.sh '$(BUILD)/cuda' $$part; done
 	GO='$(GO)' kernels/cuda/test.sh '$(BUILD)/cuda' gpu
-	kernels/cuda/test.sh '$(BUILD)/cuda' sanitize
+	GO='$(GO)' kernels/cuda/test.sh '$(BUILD)/cuda' sanitize
 
 .PHONY: cuda-bench
 cuda-bench: ## on a GPU: the projection against the bare matrix products and PyTorch, then six minutes of soak (PYTHON=one with torch)

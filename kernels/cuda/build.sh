@@ -109,10 +109,10 @@ objects() {
 	done
 }
 
-# link OUTPUT OBJECTS LIBDIR: with the key that objects left.
+# link OUTPUT OBJECTS LIBDIR: with the key that objects left. LIBDIR's runtime is linked in; without one it is nvcc's own.
 link() {
 	local output=$1 objects=$2 libdir=$3 s o=() want
-	want=$(echo "$key" "${linking[@]}" "$libdir" | digest)
+	want=$({ echo "$key" "${linking[@]}" "$libdir"; [ -z "$libdir" ] || cat "$libdir/libcudart_static.a"; } | digest)
 	made "$output" "$want" && return
 	for s in $sources; do o+=("$objects/$s.o"); done
 	"$nvcc" ${ccbin:+-ccbin "$ccbin"} "${linking[@]}" ${libdir:+-L"$libdir"} -o "$tmp/${output##*/}" "${o[@]}" -ldl -lpthread -lrt
@@ -145,8 +145,10 @@ arm64() {
 	[ -n "$libdir" ] || wheels
 	command -v aarch64-linux-gnu-g++ >/dev/null || { echo "build.sh arm64: install g++-aarch64-linux-gnu (Debian)" >&2; exit 1; }
 	local to=$out/arm64
+	making=$to/libpdproj.so
 	mkdir -p "$to/obj"
-	if [ ! -e "$to/lib/libcudart_static.a" ]; then
+	if [ "$(cat "$to/lib/ready" 2>/dev/null)" != "$toolkit" ]; then
+		rm -rf "$to/lib" "$to/wheels"
 		"$python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: -d "$to/wheels" \
 			--platform manylinux2014_aarch64 --platform manylinux_2_28_aarch64 "nvidia-cuda-runtime==$toolkit"
 		"$python" - "$to" <<-'PY'
@@ -159,9 +161,10 @@ arm64() {
 			            with open(to + "/lib/" + os.path.basename(name), "wb") as f:
 			                f.write(z.read(name))
 		PY
+		rm -rf "$to/wheels"
+		echo "$toolkit" >"$to/lib/ready"
 	fi
 	local ccbin=aarch64-linux-gnu-g++
-	making=$to/libpdproj.so
 	objects "$to/obj" ", arm64" "${flags[@]}" -gencode=arch=compute_121,code=sm_121
 	link "$to/libpdproj.so" "$to/obj" "$to/lib"
 	making=

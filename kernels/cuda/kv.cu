@@ -169,7 +169,7 @@ int pdproj_kv_gather(pdproj_kv *h, const pdproj_paged *source, int32_t sources, 
 		if (e) mark(&h->ring, s); // an error that was there before is reported of a kernel that started
 	}
 	if (!e) e = finish(&h->ring, range, ranges, false, s, ticket);
-	return e ? fail_cuda(err, e, "gather keys and values") : PDPROJ_OK;
+	return e ? fail_call(&h->ring, err, e, "gather keys and values") : PDPROJ_OK;
 }
 
 int pdproj_kv_done(pdproj_kv *h, uint64_t ticket, pdproj_error *err) {

@@ -74,6 +74,7 @@ const (
 	codeState    = 6
 	codeFull     = 7
 	codeAlgo     = 8
+	codeLost     = 9
 
 	libraryABI = 2
 )

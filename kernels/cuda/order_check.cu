@@ -38,6 +38,7 @@ namespace {
 
 constexpr int hidden = 8, dim = 8, window = 8, block = 128, most = 256, layers = 3;
 constexpr int ratios[layers] = {4, 0, 128};
+constexpr int most_turns = 10; // calls with destinations of their own
 
 struct Book {
 	std::vector<std::vector<Touch>> done;
@@ -178,14 +179,15 @@ struct Play {
 	bool previous[layers], second[layers];
 	alignas(16) uint16_t x[most * hidden], later[most * hidden], y[most * 64], yw[most * dim], raw[64], weights[64], seed[4 * 16];
 	unsigned tickets[64];
-	alignas(16) uint8_t carries[layers][2 * 128 * 64 * 2], workspace[2][64], out[layers][4][128];
+	alignas(16) uint8_t carries[layers][2 * 128 * 64 * 2], workspace[2][64], out[layers][4][128], fresh[most_turns][4][128];
 	CUgraphExec_st graph;
 	CUstream_st a, b, side;
 	CUevent_st fork, join;
 	pdproj_error err = {};
 	uint64_t ticket = 0; // of the newest call
+	int turn = 0;        // of the calls with destinations of their own
 
-	explicit Play(bool direct) {
+	explicit Play(bool direct, uint64_t staging = 64 << 10) {
 		pthread_mutex_init(&h.lock, nullptr);
 		h.layers = layers, h.hidden = hidden, h.dim = h.index_dim = dim, h.window = window, h.block = block, h.max_tokens = most;
 		h.requests = 1, h.max_positions = 1 << 20;
@@ -207,7 +209,7 @@ struct Play {
 		placed[0].graph[0] = {later, block, 0, nullptr, &graph, nullptr};
 		placed[0].prepared = 1;
 		book = {};
-		if (pd::open_ring(&h.ring, 64 << 10, direct, pd::copies_together, &err)) throw "no ring";
+		if (pd::open_ring(&h.ring, staging, direct, pd::copies_together, &err)) throw "no ring";
 	}
 
 	pdproj_request *request() {
@@ -222,6 +224,13 @@ struct Play {
 		void *dst[4];
 		for (int i = 0; i < blocks; i++) dst[i] = out[layer][i];
 		return pdproj_project(&h, r, layer, rows, n, first, dst, blocks, nullptr, 0, nullptr, &ticket, s, &err);
+	}
+
+	// A block of layer 1, to where no other call's bytes go; room is for its pieces.
+	int block_of(pdproj_request *r, int room, cudaStream_t s) {
+		void *dst = fresh[turn++];
+		pdproj_piece piece;
+		return pdproj_project(&h, r, 1, later, block, r->position[1], &dst, 1, &piece, room, nullptr, &ticket, s, &err);
 	}
 
 	int seeded(pdproj_request *r, cudaStream_t s) { return pdproj_seed(&h, r, 0, block, seed, seed, seed, seed, s, &err); }
@@ -243,21 +252,32 @@ struct Count {
 // What is called after the one that fails: a layer with a side or without, of 128, prepared, seeded.
 enum Then { beside, alone, other, prepared, seeds };
 
-// Lets that step fail of a call, or of a seed, and makes another one; whether there was such a step.
-bool play(bool direct, bool seed, Then then, bool elsewhere, int fault, Count *count) {
+// Counts a call with that code, and tells whether no later one may come.
+bool refuses(const Play &p, int code, bool was, Count *count) {
+	const bool lost = p.h.ring.lost != cudaSuccess;
+	if (lost && !code) throw "a call whose work has no order passes";
+	if (lost != (code == PDPROJ_ELOST)) throw "the code does not say whether later calls are refused";
+	count->faults += was, count->failed += code != 0, count->lost += lost;
+	return lost;
+}
+
+// Lets that step fail of a call, or of a seed, in the stream of the one before or away from it, and makes another one; whether
+// there was such a step.
+bool play(bool direct, bool seed, Then then, bool away, bool elsewhere, int fault, Count *count) {
 	Play p(direct);
 	pdproj_request *r = p.request();
 	// Its rows begin and end within windows, and have a whole one between.
 	if (p.project(r, 0, p.x, block - 3, &p.a) || p.project(r, 1, p.x, block - 3, &p.a)) throw "a call fails by itself";
 	p.reuse(&p.a);
 	p.settle(&p.a);
+	const cudaStream_t at = away ? &p.b : &p.a;
+	if (away) p.settle(at);
 	book.left = fault;
-	const int code = seed ? p.seeded(r, &p.a) : p.project(r, 0, p.x, most - 1, &p.a);
+	// What the caller reuses in one stream is not read in another.
+	const int code = seed ? p.seeded(r, at) : p.project(r, 0, away ? p.later : p.x, most - 1, at);
 	const bool was = book.left < 0;
 	book.left = -1;
-	const bool lost = p.h.ring.lost != cudaSuccess;
-	if (lost && !code) throw "a call whose work has no order passes";
-	count->faults += was, count->failed += code != 0, count->lost += lost;
+	const bool lost = refuses(p, code, was, count);
 	if (!lost) p.reuse(&p.a), p.settle(&p.a);
 	pdproj_request_free(&p.h, r);
 	r = p.request();
@@ -267,7 +287,7 @@ bool play(bool direct, bool seed, Then then, bool elsewhere, int fault, Count *c
 	const int layer = then == alone ? 1 : then == other ? 2 : 0;
 	for (int i = 0; i < 2; i++) {
 		const int next = then == seeds && i == 0 ? p.seeded(r, s) : p.project(r, layer, p.later, then == prepared ? block : most - 5, s);
-		if ((next != 0) != lost) throw lost ? "a call comes behind what has no order" : "a call fails for one before it";
+		if (next != (lost ? PDPROJ_ELOST : PDPROJ_OK)) throw lost ? "a call comes behind what has no order" : "a call fails for one before it";
 		if (!lost) p.settle(s);
 	}
 	if (lost && book.done.size() != before) throw "a refused call began something";
@@ -276,19 +296,53 @@ bool play(bool direct, bool seed, Then then, bool elsewhere, int fault, Count *c
 	return was;
 }
 
+// The staging holds eight calls, whose copies leave by four, and nobody waits. The ninth call, away from the others, takes the
+// first one's place; that step of it fails, or its pieces have no room. The next one takes what left with the first one's.
+bool lap(bool room, bool elsewhere, int fault, Count *count) {
+	Play p(false, 8 * 256);
+	pdproj_request *r = p.request();
+	for (int i = 0; i < 8; i++) {
+		if (p.block_of(r, 1, &p.a)) throw "a call fails by itself";
+	}
+	if (p.h.ring.copied != 8 || p.h.ring.by[1] != 4 || p.h.ring.head != p.h.ring.size) throw "the staging is not full of joined copies";
+	book.left = fault;
+	const int code = p.block_of(r, room, &p.b);
+	const bool was = book.left < 0;
+	book.left = -1;
+	if (!room && !code) throw "pieces without room pass";
+	const bool lost = refuses(p, code, was, count);
+	pdproj_request_free(&p.h, r);
+	r = p.request();
+	if (p.block_of(r, 1, elsewhere ? &p.b : &p.a) != (lost ? PDPROJ_ELOST : PDPROJ_OK)) throw "the next call fails, or passes";
+	pd::close_ring(&p.h.ring);
+	return was;
+}
+
 } // namespace
 
 int main() {
 	Count count = {};
-	for (int c = 0; c < 2 * 2 * 5 * 2; c++) {
-		const bool direct = c & 1, seed = c & 2, elsewhere = c & 4;
-		const Then then = (Then)(c / 8);
+	for (int c = 0; c < 2 * 2 * 2 * 2 * 5; c++) {
+		const bool direct = c & 1, seed = c & 2, elsewhere = c & 4, away = c & 8;
+		const Then then = (Then)(c / 16);
 		for (int fault = 0, more = 1; more; fault++) {
 			try {
-				more = play(direct, seed, then, elsewhere, fault, &count);
+				more = play(direct, seed, then, away, elsewhere, fault, &count);
 			} catch (const char *what) {
-				printf("order: %s: %s, step %d of a %s, then %d in %s stream\n", what, direct ? "direct" : "staged", fault, seed ? "seed" : "call", (int)then,
-					elsewhere ? "another" : "the same");
+				printf("order: %s: %s, step %d of a %s in stream %s, then %d in %s\n", what, direct ? "direct" : "staged", fault, seed ? "seed" : "call",
+					away ? "b" : "a", (int)then, elsewhere ? "b" : "a");
+				return 1;
+			}
+		}
+	}
+	for (int c = 0; c < 2 * 2; c++) {
+		const bool room = c & 1, elsewhere = c & 2;
+		for (int fault = 0, more = 1; more; fault++) {
+			try {
+				more = lap(room, elsewhere, fault, &count);
+			} catch (const char *what) {
+				printf("order: %s: step %d of a call %s room that laps the staging, then one in stream %s\n", what, fault, room ? "with" : "without",
+					elsewhere ? "b" : "a");
 				return 1;
 			}
 		}

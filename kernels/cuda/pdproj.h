@@ -44,7 +44,8 @@ enum {
 	PDPROJ_ECUDA = 5,   /* the CUDA runtime or cuBLASLt reports a failure */
 	PDPROJ_ESTATE = 6,  /* rows or a seed that do not continue the request */
 	PDPROJ_EFULL = 7,   /* as many requests as the handle was made for */
-	PDPROJ_EALGO = 8    /* no GEMM whose rows are independent of the chunk */
+	PDPROJ_EALGO = 8,   /* no GEMM whose rows are independent of the chunk */
+	PDPROJ_ELOST = 9    /* the handle takes no more work: its own cannot be put in order any longer. Destroy it */
 };
 
 typedef struct pdproj_error {
@@ -184,7 +185,8 @@ PDPROJ_API int pdproj_seed(pdproj *h, pdproj_request *r, int32_t layer, int64_t 
  * A call that fails gives no ticket and may have enqueued kernels: the layer's carry is undefined, free the request. With staging
  * none of its pieces is copied, so what dst names is free at once; in direct mode it may be written until a later
  * ticket is done or the handle is destroyed. What it enqueued is ordered before later calls, as any call's is; where the
- * driver refuses even that, every later call fails with PDPROJ_ECUDA: destroy the handle. */
+ * driver refuses even that, the call and every later one that would enqueue something fail with PDPROJ_ELOST: destroy the
+ * handle. */
 PDPROJ_API int pdproj_project(pdproj *h, pdproj_request *r, int32_t layer, const void *x, int32_t n, int64_t first,
 	void *const *dst, int32_t dsts, pdproj_piece *pieces, int32_t most, int32_t *count, uint64_t *ticket, void *stream,
 	pdproj_error *err);

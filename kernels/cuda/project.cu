@@ -129,16 +129,17 @@ int pdproj_project(pdproj *h, pdproj_request *r, int32_t layer, const void *x, i
 	cudaError_t e = follow(&h->ring, s);
 	uint8_t *staging = nullptr;
 	if (!e && h->ring.copies) e = take(&h->ring, stride(p) * c.blocks, s, &staging);
-	if (e) return fail_cuda(err, e, h->ring.lost ? "an earlier call's work cannot be told apart, make the handle anew" : "take staging memory");
+	if (e) return fail_call(&h->ring, err, e, "take staging memory");
 	int32_t listed = 0;
-	if (const int code = list(h, p, &c, staging, dst, pieces, most, &listed, err)) return code;
-	if (const int code = enqueue(h, p, c.kept, c.e, (const uint16_t *)x, s, err)) {
+	int code = list(h, p, &c, staging, dst, pieces, most, &listed, err);
+	if (!code) code = enqueue(h, p, c.kept, c.e, (const uint16_t *)x, s, err);
+	if (code) {
 		mark(&h->ring, s);
-		return code;
+		return h->ring.lost ? fail_call(&h->ring, err, h->ring.lost, "order what a call began") : code;
 	}
 	// A chunk's first layer leaves at once, so that the receiver has work while the next ones are projected.
 	e = finish(&h->ring, c.range, c.ranges, layer == 0, s, ticket);
-	if (e) return fail_cuda(err, e, "send finished rows on");
+	if (e) return fail_call(&h->ring, err, e, "send finished rows on");
 	r->position[layer] += n;
 	if (c.e.windows > 0) r->previous[layer] = true;
 	r->second[layer] ^= p.ratio == 4;

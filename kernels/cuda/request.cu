@@ -61,7 +61,7 @@ int pdproj_seed(pdproj *h, pdproj_request *r, int32_t layer, int64_t position, c
 			const cudaError_t m = mark(&h->ring, s); // after half of the copies, too
 			if (!e) e = m;
 		}
-		if (e) return fail_cuda(err, e, "seed a carry");
+		if (e) return fail_call(&h->ring, err, e, "seed a carry");
 	}
 	r->position[layer] = position;
 	r->previous[layer] = all;
@@ -82,5 +82,5 @@ int pdproj_carry(pdproj *h, pdproj_request *r, int32_t layer, void *out, uint64_
 	cudaError_t e = follow(&h->ring, s);
 	if (!e) e = cudaMemcpyAsync(out, carry_of(p, r, layer, false), bytes, cudaMemcpyDefault, s);
 	if (!e) e = cudaStreamSynchronize(s);
-	return e ? fail_cuda(err, e, "read a carry") : PDPROJ_OK;
+	return e ? fail_call(&h->ring, err, e, "read a carry") : PDPROJ_OK;
 }

@@ -41,6 +41,12 @@ int fail_cuda(pdproj_error *err, cudaError_t e, const char *what) {
 	return fail(err, code, "%s: %s", what, cudaGetErrorString(e));
 }
 
+int fail_call(const Ring *r, pdproj_error *err, cudaError_t e, const char *what) {
+	if (!r->lost) return fail_cuda(err, e, what);
+	cudaGetLastError(); // else the caller's next check would find it
+	return fail(err, PDPROJ_ELOST, "%s: a call's work cannot be put in order, destroy the handle: %s", what, cudaGetErrorString(r->lost));
+}
+
 namespace {
 
 // Ranges that follow each other at both ends become one.
@@ -163,10 +169,11 @@ void close_ring(Ring *r) {
 
 cudaError_t follow(Ring *r, cudaStream_t stream) {
 	if (r->lost) return r->lost;
-	const bool other = r->used && r->stream != stream;
+	const cudaError_t e = r->used && r->stream != stream ? cudaStreamWaitEvent(stream, r->produced, 0) : cudaSuccess;
+	if (e) return e; // the stream stands where it stood
 	r->used = true;
 	r->stream = stream;
-	return other ? cudaStreamWaitEvent(stream, r->produced, 0) : cudaSuccess;
+	return cudaSuccess;
 }
 
 cudaError_t mark(Ring *r, cudaStream_t stream) {
@@ -193,10 +200,10 @@ cudaError_t take(Ring *r, uint64_t bytes, cudaStream_t stream, uint8_t **out) {
 	while (last < r->issued && (last + 1 + tickets <= r->issued || r->begins[(last + 1) % tickets] + r->size < r->head)) last++;
 	if (last == r->reused) return cudaSuccess;
 	uint64_t by;
-	const cudaError_t e = sent(r, last, &by);
-	if (e) return e;
-	r->reused = by;
-	return cudaStreamWaitEvent(stream, r->done[by % tickets], 0);
+	cudaError_t e = sent(r, last, &by);
+	if (!e) e = cudaStreamWaitEvent(stream, r->done[by % tickets], 0);
+	if (!e) r->reused = by;
+	return e;
 }
 
 cudaError_t finish(Ring *r, Range *ranges, int n, bool now, cudaStream_t stream, uint64_t *ticket) {

@@ -94,12 +94,15 @@ int open_ring(Ring *r, uint64_t staging, bool direct, int together, pdproj_error
 // Finishes what waits to be copied, and frees everything.
 void close_ring(Ring *r);
 
-// Orders the call behind earlier ones if they used another stream. Fails for good once mark has.
+// The code of a call that failed in e: PDPROJ_ELOST where the ring takes no more.
+int fail_call(const Ring *r, pdproj_error *err, cudaError_t e, const char *what);
+// Orders the call behind earlier ones if they used another stream, before anything else of it. Fails for good once mark has.
 cudaError_t follow(Ring *r, cudaStream_t stream);
 // Orders calls to come behind what the stream holds, also where the call at hand fails half-way: the
 // workspace is shared. Where that is refused nobody knows when that work is over, and no call may come.
 cudaError_t mark(Ring *r, cudaStream_t stream);
-// Takes bytes of staging for a call; later work on the stream may write there.
+// Takes bytes of staging for a call; later work on the stream may write there. The call ends in mark, also where it
+// enqueues nothing: what its stream waits for here, later ones do not wait for again.
 cudaError_t take(Ring *r, uint64_t bytes, cudaStream_t stream, uint8_t **out);
 // Ends a call: the ranges are copied behind what the stream holds now, at the latest when
 // somebody asks for the ticket that it issues, and now without waiting for the next calls'. Changes the ranges.

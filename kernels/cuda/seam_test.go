@@ -76,7 +76,7 @@ func TestErrorKinds(t *testing.T) {
 	for code, want := range map[int32][2]error{
 		codeArgument: {ErrUnavailable, ErrDevice}, codeNoDevice: {ErrUnavailable, ErrDevice}, codeLibrary: {ErrUnavailable, ErrDevice},
 		codeMemory: {ErrUnavailable, ErrDevice}, codeDevice: {ErrDevice, ErrDevice}, codeState: {ErrDevice, kernels.ErrState},
-		codeFull: {ErrDevice, ErrFull}, codeAlgo: {ErrUnavailable, ErrDevice},
+		codeFull: {ErrDevice, ErrFull}, codeAlgo: {ErrUnavailable, ErrDevice}, codeLost: {ErrDevice, ErrDevice},
 	} {
 		var e cError
 		copy(e.text[:], "why")

@@ -6,7 +6,7 @@
 # gpu: everything against the reference, and recorded prefills by kernels/verify. sanitize: compute-sanitizer over the kernels,
 # small whole calls and the small Go tests. bench: speed against the bare products and PyTorch, kv, host cost, early pieces.
 # soak [MINUTES]: sixteen requests that take turns and are given up.
-# OUT is where build.sh built. On a machine without Go, OUT/cuda.test and OUT/verify.test are run, which `gpu` leaves there.
+# OUT is where build.sh built. On a machine without Go, OUT/cuda.test and OUT/verify.test are run, which `gpu` and `sanitize` leave there.
 set -euo pipefail
 out=$(cd "$1" && pwd)
 cd "$(dirname "$0")"
@@ -21,6 +21,22 @@ export PDLINK_PDPROJ=$out/libpdproj.so
 without_gpu() {
 	[ ! -e "$gpu" ] || return 1
 	printf 'not run, no GPU here: %s\n' "$@"
+}
+
+# compiled: leaves OUT/cuda.test and OUT/verify.test, where there is Go; else they are there already.
+compiled() {
+	command -v "$go" >/dev/null || return 0
+	CGO_ENABLED=0 "$go" test -tags cuda -c -o "$out/cuda.test" .
+	CGO_ENABLED=0 "$go" test -tags cuda -c -o "$out/verify.test" ../verify
+}
+
+# passed LOG NAME...: each of these tests has run and passed; a name that matches nothing passes too.
+passed() {
+	local log=$1 name
+	shift
+	for name in "$@"; do
+		grep -q "^--- PASS: $name " "$log" || { echo "test.sh: $name did not run, or was skipped" >&2; return 1; }
+	done
 }
 
 # sanitized TOOL COMMAND...: any report is a failure.
@@ -42,16 +58,13 @@ arm64)
 		-exec "$qemu -L /usr/aarch64-linux-gnu" "${@:3}" .
 	;;
 gpu)
-	if command -v "$go" >/dev/null; then
-		CGO_ENABLED=0 "$go" test -tags cuda -c -o "$out/cuda.test" .
-		CGO_ENABLED=0 "$go" test -tags cuda -c -o "$out/verify.test" ../verify
-	fi
+	compiled
 	readonly recorded=TestOnAGPU
 	if [ -e "$gpu" ]; then
 		"$out/cuda.test" -test.v -test.timeout 10m "${@:3}"
 		# Its recordings lie where the package finds them.
 		(cd ../verify && "$out/verify.test" -test.v -test.timeout 10m -test.run "^$recorded\$") | tee "$out/verify.log"
-		grep -q "^--- PASS: $recorded" "$out/verify.log" # a name that matches nothing passes too
+		passed "$out/verify.log" "$recorded"
 	else
 		"$out/verify.test" -test.list "^$recorded\$" | grep "^$recorded\$" | sed 's/^/not run, no GPU here: /'
 		"$out/cuda.test" -test.list . >"$out/all"
@@ -63,14 +76,18 @@ sanitize)
 	without_gpu 'compute-sanitizer' && exit
 	sanitizer=${SANITIZER:-$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)}
 	[ -x "$sanitizer" ] || { echo "test.sh sanitize: no compute-sanitizer in PATH: install it with the CUDA toolkit, or name it with SANITIZER" >&2; exit 1; }
-	readonly small=(-test.short -test.timeout 60m -test.run '^Test(RandomShapes|DeviceRefuses|GatherAgainstReference)$')
+	compiled
+	readonly names=(TestRandomShapes TestDeviceRefuses TestGatherAgainstReference)
+	readonly small=(-test.short -test.v -test.timeout 60m -test.run "^($(IFS='|'; echo "${names[*]}"))\$")
 	for tool in memcheck racecheck initcheck synccheck; do sanitized "$tool" "$out/bench" alone; done
 	sanitized memcheck "$out/bench" small
-	sanitized memcheck "$out/cuda.test" "${small[@]}"
+	sanitized memcheck "$out/cuda.test" "${small[@]}" | tee "$out/memcheck.log"
+	passed "$out/memcheck.log" "${names[@]}"
 	# It fails on cuBLASLt's own kernels.
 	export LD_LIBRARY_PATH=$out/plain${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 	sanitized racecheck "$out/bench" small
-	sanitized racecheck "$out/cuda.test" "${small[@]}"
+	sanitized racecheck "$out/cuda.test" "${small[@]}" | tee "$out/racecheck.log"
+	passed "$out/racecheck.log" "${names[@]}"
 	;;
 bench)
 	without_gpu 'bench all' torch_baseline.py 'bench speed' && exit
