@@ -240,6 +240,9 @@ func (d *driver) Close() error {
 	}
 	close(d.quit)
 	d.watching.Wait()
+	if d.governor != nil {
+		d.governor.Close() // else the Link's Meter keeps the connection
+	}
 	d.interrupt()
 	var errs []error
 	if d.cut != nil {

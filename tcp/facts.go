@@ -52,12 +52,14 @@ type conn struct {
 var _ SocketReporter = (*conn)(nil)
 
 // Open implements transport.Conn. That other hosts send parts of the transfer, over the
-// same link to the receiver, is what the codec's governor has to know.
+// same link to the receiver, is what the codec's governor has to know. It is told once
+// the peer has taken the transfer, and before anybody can send a frame of it.
 func (c *conn) Open(ctx context.Context, r transport.Request) (transport.Outgoing, error) {
-	if c.d.governor != nil {
-		c.d.governor.Share(r.Parts)
+	out, err := c.Conn.Open(ctx, r)
+	if err != nil || c.d.governor == nil || r.Parts < 2 {
+		return out, err //nolint:wrapcheck // the session's own error
 	}
-	return c.Conn.Open(ctx, r) //nolint:wrapcheck // the session's own error
+	return &part{Outgoing: out, end: c.d.governor.Share(r.Parts)}, nil
 }
 
 // Sockets implements SocketReporter.

@@ -2,8 +2,6 @@ package tcp
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -152,30 +150,6 @@ func TestDelivered(t *testing.T) {
 	closeBoth(a, b)
 	if _, ok := d.delivered(); ok {
 		t.Error("closed sockets are counted")
-	}
-}
-
-// TestPartsShareTheLink: a transfer that others send parts of counts for its governor.
-func TestPartsShareTheLink(t *testing.T) {
-	for _, tt := range []struct {
-		parts int
-		rests bool
-	}{{0, false}, {2, false}, {4, true}, {transport.MaxParts, true}} {
-		l, s, _ := listen(t, Options{})
-		a, _ := connect(t, l, s)
-		g := codec.NewGovernor(codec.Auto, codec.All(), codec.Place{Lanes: 1, Cores: 4})
-		a.(*conn).d.governor = g
-		for _, parts := range []int{tt.parts, 1} { // an engine call on the same connection changes nothing
-			ctx, cancel := context.WithCancel(t.Context())
-			cancel() // nobody takes it
-			if _, err := a.Open(ctx, transport.Request{ID: transport.NewID(), Kind: "test", Parts: parts}); !errors.Is(err, context.Canceled) {
-				t.Fatal(err)
-			}
-		}
-		fastLink(g, 150e6)
-		if g.Resting() != tt.rests {
-			t.Errorf("%d hosts of 150 MB/s each: the governor rests: %v", tt.parts, g.Resting())
-		}
 	}
 }
 

@@ -63,11 +63,14 @@ func readSocket(fd int, f *SocketFacts) bool {
 }
 
 // left is how many bytes the peer has acknowledged since the socket was connected; false:
-// the kernel does not count them (before 4.1, and some that only look like Linux).
+// the kernel does not count them (before 4.1, and some that only look like Linux). A lane
+// that has sent nothing else has had its handshake acknowledged: the dialer wrote a
+// LaneHello, and the acceptor a LaneOK. An end that wrote nothing would look like a kernel
+// that does not count until its first frame is acknowledged.
 func left(fd int) (uint64, bool) {
 	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {
 		return 0, false
 	}
-	return info.Bytes_acked, info.Bytes_acked > 0 // the handshake of a lane counts
+	return info.Bytes_acked, info.Bytes_acked > 0
 }

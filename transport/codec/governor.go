@@ -24,31 +24,30 @@ import (
 //   - From time to time a period of plain payloads tells what the link does now.
 //
 // The rate of the link is that of all governors with one Meter, times the senders that
-// share the transfer (Share): four hosts that get a quarter of 10 Gbit/s each code
-// nothing, since the receiver would have to decode the sum. Of hosts that send
+// share a transfer while it is open (Share): four hosts that get a quarter of 10 Gbit/s
+// each code nothing, since the receiver would have to decode the sum. Of hosts that send
 // transfers of their own to the same receiver nobody here knows; there the third rule
 // decides alone.
 //
 // What did not pay is tried again later and later. In between the governor rests:
 // lanes need not ask it then, nor tell it anything (Resting). It may be used
-// concurrently.
+// concurrently. Whoever made it with a Meter closes it.
 type Governor struct {
-	forced ID   // of a mode that names a codec
-	ids    []ID // Auto's choice; empty: nothing is ever coded
-	at     Place
+	forced ID            // of a mode that names a codec
+	ids    []ID          // Auto's choice; empty: nothing is ever coded
+	word   atomic.Uint32 // state and codec; written with mu held
 
-	parts atomic.Int32  // senders that share a transfer, the most so far
-	word  atomic.Uint32 // state and codec; written with mu held
-
-	mu     sync.Mutex    // guards the fields below
-	plain  float64       // bytes a second without coding, as last measured
-	host   float64       // the same of all governors of the Meter
-	pause  time.Duration // from the next failure to the next try
-	next   time.Time     // when the rest ends, or with coding the next plain period begins
-	turned time.Time     // when payloads began to go as they do
-	losing int           // periods in a row that coding was no gain
-	proven bool          // it was one, since it began
-	waited bool          // for others with the Meter to have measured, too
+	mu     sync.Mutex        // guards the fields below
+	at     Place             // without Meter and Delivered once it is closed
+	shares [maxParts + 1]int // open transfers by how many senders share them; those of one are not counted
+	plain  float64           // bytes a second without coding, as last measured
+	host   float64           // the same of all governors of the Meter
+	pause  time.Duration     // from the next failure to the next try
+	next   time.Time         // when the rest ends, or with coding the next plain period begins
+	turned time.Time         // when payloads began to go as they do
+	losing int               // periods in a row that coding was no gain
+	proven bool              // it was one, since it began
+	waited bool              // for others with the Meter to have measured, too
 	p      period
 	tries  []try
 	trying bool // a lane is at it
@@ -106,7 +105,6 @@ func NewGovernor(m Mode, peer []ID, at Place) *Governor {
 	ids := slices.DeleteFunc(m.codecs(), func(id ID) bool { return !slices.Contains(peer, id) })
 	at.Lanes, at.Cores = max(1, at.Lanes), max(1, at.Cores)
 	g := &Governor{at: at, pause: firstPause}
-	g.parts.Store(1)
 	switch {
 	case len(ids) == 0:
 	case m == Auto:
@@ -135,15 +133,44 @@ func (g *Governor) Rest(now time.Time) bool {
 	return g.state() == resting
 }
 
-// Share says that a transfer on the connection is sent by so many senders, this one
-// included.
-func (g *Governor) Share(parts int) {
-	for n := int32(min(parts, maxParts)); ; {
-		old := g.parts.Load()
-		if n <= old || g.parts.CompareAndSwap(old, n) {
-			return
+// Share says that a transfer that has begun on the connection is sent by so many senders,
+// this one included, until end is called; more than once is as once. Of the transfers
+// that are open the one with the most senders counts. It is for when the peer has taken
+// the transfer, before its first payload: a period that was under way is judged by it too.
+func (g *Governor) Share(parts int) (end func()) {
+	n := min(parts, maxParts)
+	if n < 2 {
+		return func() {}
+	}
+	g.share(n, 1)
+	return sync.OnceFunc(func() { g.share(n, -1) })
+}
+
+func (g *Governor) share(parts, change int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shares[parts] += change
+}
+
+// parts is how many senders share the link now. The caller holds mu.
+func (g *Governor) parts() int {
+	for n := maxParts; n > 1; n-- {
+		if g.shares[n] > 0 {
+			return n
 		}
 	}
+	return 1
+}
+
+// Close takes the governor out of its Meter: what it measured counts no more for others,
+// and Meter and Delivered are let go. It may be called at any time and more than once.
+// Lanes that are still at a frame may go on to use the governor, which then knows of no
+// others.
+func (g *Governor) Close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.at.Meter.drop(g)
+	g.at.Meter, g.at.Delivered = nil, nil
 }
 
 // state returns what payloads go as. The caller holds mu.
@@ -301,7 +328,7 @@ func (p *period) rate(next *period) float64 {
 // caller holds mu.
 func (g *Governor) judge(p period, wire float64, now time.Time) {
 	host, sure := g.at.Meter.add(g, wire, now, now.Add(rateLasts))
-	if host*float64(g.parts.Load()) >= maxRate {
+	if host*float64(g.parts()) >= maxRate {
 		g.rest(now, fastPause)
 		g.at.Meter.add(g, wire, now, g.next.Add(rateLasts))
 		return

@@ -6,8 +6,8 @@ import (
 )
 
 // Meter adds up what the governors of a process find on the wire, for connections that
-// may share a link. The zero value is ready. It may be used concurrently, and holds on
-// to a Governor for some seconds after that measured something, or until another does.
+// may share a link. The zero value is ready. It may be used concurrently. It holds on to
+// a Governor that has measured something until Governor.Close at the latest.
 type Meter struct {
 	mu   sync.Mutex
 	said map[*Governor]measured // guarded by mu
@@ -21,6 +21,16 @@ type measured struct {
 
 // unknown is the rate of a governor that has just begun to measure.
 const unknown = -1
+
+// drop forgets g, and what it measured. A nil Meter has nothing to forget.
+func (m *Meter) drop(g *Governor) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.said, g)
+}
 
 // add says what g measured and how long that counts, in place of what it said before,
 // and returns the sum of all that counts; not sure: somebody's is unknown. On a nil
