@@ -150,6 +150,7 @@ class _Call:
             """Wait for the call, once for each slot that it wrote to."""
             return carry.wait(ticket[0])
 
+        carry.handle.used_by(wait)  # the prompt may be over before its last slots are waited for
         done = self.device.after(wait, self.check)
         ticket.append(carry.project(self.layer, x.data_ptr(), n, first, to, self.device.stream()))
         self.done += n

@@ -11,6 +11,7 @@ in the log and in the answers of requests that asked for it; the engine goes on 
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,12 +35,10 @@ try:
         KVConnectorRole,
         SupportsHMA,
     )
-    from vllm.logger import init_logger
-    from vllm.platforms import current_platform
 except ImportError as e:  # without these there is no connector that could be switched off
     raise ImportError(f"pdlink: no connector for vLLM {vllm.__version__}, only {engine.TESTED} are tested: {e}") from e
 
-log = init_logger("vllm.pdlink")
+log = logging.getLogger("vllm.pdlink")  # vLLM's own handlers and level, as of everything below "vllm"
 
 R = TypeVar("R")
 
@@ -56,7 +55,7 @@ def _never_raises(method: Callable[..., R]) -> Callable[..., R | None]:
         except Refusal as e:
             self.switch_off(str(e))
             if e.__cause__ is not None:
-                log.debug("pdlink: where that was", exc_info=e.__cause__)
+                log.warning("pdlink: where that was", exc_info=e.__cause__)
         except Exception as e:
             log.exception("pdlink: an error in %s; no more is handed over", method.__name__)
             self.switch_off(f"{type(e).__name__}: {e}")
@@ -92,6 +91,8 @@ class PDLinkConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             self._look(config, role, kv_cache_config)
 
     def _look(self, config: Any, role: Any, kv_cache_config: Any) -> None:
+        from vllm.platforms import current_platform
+
         self._settings = Settings.of(self._kv_transfer_config.kv_connector_extra_config or {})
         self._adapter = engine.adapter(vllm.__version__, self._settings.untested)
         on_cpu = bool(current_platform.is_cpu())
@@ -169,9 +170,14 @@ class PDLinkConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         """See the base class. The model is loaded: find its layers, listen to them, and look for the sidecar."""
         with engine.asked(vllm.__version__):
-            self._register(kv_caches)
+            loaded, model = self._find(kv_caches)
+        if model.replica:
+            log.info("pdlink: rank %d has the same heads as another and hands nothing over", loaded.ranks.tp)
+            return
+        self._take_part(loaded, model)
 
-    def _register(self, kv_caches: dict[str, Any]) -> None:
+    def _find(self, kv_caches: dict[str, Any]) -> tuple[engine.Loaded, engine.Model]:
+        """Ask the engine for everything that we need to know of it."""
         from vllm.distributed import get_pp_group, get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
         from vllm.distributed.parallel_state import get_node_count
 
@@ -199,29 +205,36 @@ class PDLinkConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                 "decoder cannot compare its model with this one",
                 vllm.__version__,
             )
-        model = engine.inspect(loaded, self._adapter, self._source)
-        if model.replica:
-            log.info("pdlink: rank %d has the same heads as another and hands nothing over", ranks.tp)
-            return
-        here = engine.local_workers(self._settings, model, config, ranks)
+        return loaded, engine.inspect(loaded, self._adapter, self._source)
+
+    def _take_part(self, loaded: engine.Loaded, model: engine.Model) -> None:
+        """Start what hands a model's rows over. What else fails here is our own fault, not the engine's."""
+        ranks = loaded.ranks
+        with engine.asked(vllm.__version__):
+            here = engine.local_workers(self._settings, model, loaded.config, ranks)
         link = Link(
             path=self._settings.socket.replace(engine.RANK, str(ranks.rank)),
             hello=hello(model, ranks.tp, ranks.tp_size, here),
             log=log,
             facts=facts.document(loaded, model),
         )
-        where = next((t.device for t in kv_caches.values() if isinstance(t, torch.Tensor)), torch.device("cpu"))
+        caches = loaded.caches.values()
+        where = next((t.device for t in caches if isinstance(t, torch.Tensor)), torch.device("cpu"))
         device = Cuda(where, log) if where.type == "cuda" else Cpu()
-        self._worker = Worker(
-            link=link,
-            model=model,
-            source=self._source,
-            device=device,
-            log=log,
-            budget=self._settings.wait_ms / 1000,
-            maker=self._maker(model, ranks, device),
-        )
-        hook(self._worker, self._source, self._adapter)
+        try:
+            self._worker = Worker(
+                link=link,
+                model=model,
+                source=self._source,
+                device=device,
+                log=log,
+                budget=self._settings.wait_ms / 1000,
+                maker=self._maker(model, ranks, device),
+            )
+            hook(self._worker, self._source, self._adapter)
+        except BaseException:
+            device.close()  # nobody else knows of its thread as long as there is no worker
+            raise
         self._caches = {layer.name: layer for layer in model.layers} if self._source is Source.CACHE else {}
         link.start()
         log.info(

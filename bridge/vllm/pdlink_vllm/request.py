@@ -355,7 +355,10 @@ class Request:
 
     def _commit_later(self, opened: Open) -> None:
         """Runs beside the engine's thread."""
-        good = not [d for d in opened.dones if not d.wait(params.DEVICE_WAIT)]  # all: none may still write
+        try:
+            good = not [d for d in opened.dones if not d.wait(params.DEVICE_WAIT)]  # all: none may still write
+        finally:
+            opened.dones.clear()  # what they keep is free, though whoever runs this may remember it
         with self._link.changed:
             self._filling.remove(opened.slot)
             self._link.changed.notify_all()  # who waits for a slot may ask for one now
@@ -493,8 +496,4 @@ class Request:
 
     def _fills(self, slot: Slot) -> bool:
         """Whether a slot is being filled, or will be handed over."""
-        return (
-            slot in self._filling
-            or any(slot is o.slot for o in self._full)
-            or (self._open is not None and slot is self._open.slot)
-        )
+        return slot in self._filling or any(slot is o.slot for o in (*self._full, self._open) if o is not None)

@@ -19,6 +19,7 @@ PACKED = 8  # flag of Config
 CUDA = 5  # the device reports a failure
 STATE = 6  # rows that do not continue the request
 FULL = 7  # as many requests, or graphs, as there can be
+LOST = 9  # the handle takes no more work, of any prompt
 
 
 class ProjectionError(Exception):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import byref, c_uint64, c_void_p, sizeof
 from dataclasses import dataclass
@@ -163,6 +164,11 @@ class Handle:
         with self._changed:
             self._users -= 1
             self._changed.notify_all()
+
+    def used_by(self, waiter: object) -> None:
+        """Keep the handle until an object is dropped: who still has to ask whether a call's bytes arrived can do so."""
+        self.use()
+        weakref.finalize(waiter, self.done).atexit = False
 
     def open(self) -> Carry | None:
         """Begin a prompt; None when there are as many as the handle was made for. Raises ProjectionError."""

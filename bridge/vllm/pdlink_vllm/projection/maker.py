@@ -201,14 +201,15 @@ class Maker:
         """Make what is wanted until nothing is any more. Raises ProjectionError."""
         weights: Weights | None = self._begin()
         while True:
-            if self._state is not State.MAKING:
-                weights = None  # on the device; its memory is the engine's until something else is wanted
+            if self._state is State.IDLE:
+                weights = None  # this process has no share; they are read again should one be wanted
             key = self._next()
             if key is None:
                 return
             if self._vacated(key):
                 weights = weights or self._weights()
-                self._make(lib, weights, key)
+                if self._make(lib, weights, key):
+                    weights = None  # on the device; the memory is the engine's until something else is wanted
 
     def _weights(self) -> Weights:
         return Weights(self._o.weights, self._o.sha256)
@@ -239,16 +240,19 @@ class Maker:
         False: meanwhile none is wanted, or one for something else again.
         """
         said = False
-        while not self._free():
-            with self._changed:
+        while True:
+            freed = self._free()
+            with self._changed:  # what is wanted may have changed in a wait that ended well, too
                 if self._state is not State.MAKING or self._key != key:
                     return False
+            if freed:
+                return True
             if not said:
                 self._log.warning("pdlink: prompts use the projection of before, rows go to the sidecar until they end")
             said = True
-        return True
 
-    def _make(self, lib: abi.Library, weights: Weights, key: Key) -> None:
+    def _make(self, lib: abi.Library, weights: Weights, key: Key) -> bool:
+        """Make a handle. False: meanwhile it is not wanted any more, and is freed. Raises ProjectionError."""
         o = self._o
         handle = Handle(lib, weights, Shape(weights.geometry, key), o.device, Limits(o.tokens, o.requests), self._heard)
         kept = False
@@ -261,6 +265,7 @@ class Maker:
                 handle.retire(0)  # nobody else has seen it
         if kept:
             self._log.info("pdlink: layers %d to %d are projected here, in %s", key.first, key.end - 1, taken)
+        return kept
 
     def _prepare(self, handle: Handle, key: Key) -> None:
         """Ready the calls of full steps, which begin with a block as often as not. Without that they cost the host

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import pickle
 import sys
+from collections.abc import Iterator
+from types import ModuleType
 from types import SimpleNamespace as N
 from typing import Any
 
@@ -36,6 +39,15 @@ def make(c: Any, role: str = "SCHEDULER", g: Any = None) -> Any:
     from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 
     return PDLinkConnector(c, KVConnectorRole[role], g or groups())
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """The connector's log, whether or not vLLM keeps it from the root's handlers; then it is there twice."""
+    log = logging.getLogger("vllm.pdlink")
+    log.addHandler(caplog.handler)
+    yield caplog
+    log.removeHandler(caplog.handler)
 
 
 def nothing_scheduled() -> Any:
@@ -83,10 +95,44 @@ def test_a_fault_of_ours_is_not_the_engines() -> None:
     assert k.build_connector_meta(nothing_scheduled()).step.chunks == []
 
 
-def test_a_worker_without_a_model() -> None:
+@pytest.mark.parametrize("what", ["_maker", "hook"])
+def test_a_fault_of_ours_after_the_engine_was_asked(
+    what: str, said: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not said to be vLLM's, its traceback is in the log, and no thread of the device is left."""
+    from pdlink_vllm import connector, engine
+
+    class Device(connector.Cpu):
+        """Counts."""
+
+        closed = 0
+
+        def close(self) -> None:
+            """Count."""
+            Device.closed += 1
+
+    def bug(*_: Any) -> None:
+        raise TypeError("a bug")
+
+    k = make(config({"local_workers": 1}), "WORKER")
+    layers = [N(index=0, name="x", block_size=16)]
+    model = N(kind=engine.Kind.KV, layers=layers, head_first=0, head_end=1, replica=False)
+    loaded = engine.Loaded(k._vllm_config, groups(), {}, {}, engine.Ranks())
+    monkeypatch.setattr(connector.PDLinkConnector, "_find", lambda *_: (loaded, model))
+    monkeypatch.setattr(connector, "Cpu", Device)
+    monkeypatch.setattr(connector.facts, "document", lambda *_: b"{}")
+    monkeypatch.setattr(connector.PDLinkConnector if what == "_maker" else connector, what, bug)
+    k.register_kv_caches({})
+    assert k.off == "TypeError: a bug"
+    assert Device.closed >= 1
+    assert {r.exc_info[0] for r in said.records if r.exc_info} == {TypeError}
+
+
+def test_a_worker_without_a_model(said: pytest.LogCaptureFixture) -> None:
     k = make(config(), "WORKER")
     k.register_kv_caches({})  # no distributed environment
     assert "is not as this connector knows it (AssertionError: " in k.off
+    assert {(r.levelno, r.exc_info[0]) for r in said.records if r.exc_info} == {(logging.WARNING, AssertionError)}
     k.bind_connector_metadata(pickle.loads(pickle.dumps(make(config()).build_connector_meta(nothing_scheduled()))))
     k.start_load_kv(None)
     k.wait_for_layer_load("x")
@@ -110,6 +156,12 @@ def test_names_that_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     c = config()
     del c.model_config.hf_config
     assert "has no attribute 'hf_config'); tested are" in make(c).off
+    with monkeypatch.context() as m:
+        m.setitem(sys.modules, "vllm.platforms", ModuleType("vllm.platforms"))
+        m.setitem(sys.modules, "vllm.logger", ModuleType("vllm.logger"))
+        m.delitem(sys.modules, "pdlink_vllm.connector")
+        importlib.import_module("pdlink_vllm.connector")
+        assert "(ImportError: cannot import name 'current_platform'" in make(config()).off
     monkeypatch.delattr(base, "SupportsHMA")
     monkeypatch.delitem(sys.modules, "pdlink_vllm.connector")
     with pytest.raises(ImportError, match=rf"only {TESTED} are tested: cannot import name 'SupportsHMA'"):

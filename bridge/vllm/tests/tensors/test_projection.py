@@ -218,6 +218,32 @@ def test_slots_that_a_device_fills_are_held(place: Place, link: Link, tmp_path: 
     e.worker.close()
 
 
+def test_slots_that_wait_keep_the_handle(place: Place, link: Link, tmp_path: Path) -> None:
+    """A prompt is over for the engine before its last slots are waited for: they arrive all the same if something else
+    is wanted by then.
+    """
+    s = place.sidecar(sidecar.Options(slots=64))
+    assert link.wait_up(sidecar.LIMIT)
+    device, jobs = Cpu(), []
+    device.later = jobs.append
+    e = Cpu4(tmp_path, link, device=device)
+    a, handle = e.prompt("a", 256), e.maker._handle
+    t = planned(s, "a", SHAPE, 1)
+    e.prompts.step([("a", 0, 256)])
+    assert jobs
+    assert handle is not None
+    assert handle._users > 0, "who waits for the slots does not count"
+    assert not e.maker.learn(512, 0, 4)
+    while jobs:
+        jobs.pop(0)()
+    s.wait(tid("a"))
+    assert t.aborted == []
+    right(t, SHAPE, a)
+    assert e.maker.wait(30)
+    assert (handle._users, e.lib.created, e.lib.destroyed) == (0, 2, 1)
+    e.worker.close()
+
+
 def test_more_prompts_than_places_stay_rows(place: Place, link: Link, tmp_path: Path) -> None:
     s = place.sidecar(sidecar.Options(slots=64))
     assert link.wait_up(sidecar.LIMIT)

@@ -79,7 +79,7 @@ def test_constants_are_those_of_the_header() -> None:
     text = HEADER.read_text()
     for name, value in (("TEXT", abi.TEXT), ("ABI", abi.ABI)):
         assert f"#define PDPROJ_{name} {value}\n" in text
-    codes = {"ECUDA": abi.CUDA, "ESTATE": abi.STATE, "EFULL": abi.FULL}
+    codes = {"ECUDA": abi.CUDA, "ESTATE": abi.STATE, "EFULL": abi.FULL, "ELOST": abi.LOST}
     for name, value in {"PACKED": abi.PACKED, "ARRAYS": abi.ARRAYS, **codes}.items():
         assert re.search(rf"PDPROJ_{name} = {value}\b", text), name
     for a in ArrayId:

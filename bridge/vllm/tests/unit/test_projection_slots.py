@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -80,3 +81,28 @@ def test_slots_of_a_failed_call_are_held(place: Place, rig: Rig, good: bool) -> 
     assert (earlier.waited, pending.waited) == (1, 1)
     s.until(lambda: not s.leased())
     assert s.transfers[T].blocks == {}
+
+
+def test_nothing_is_kept_for_a_slot_that_was_waited_for(place: Place, rig: Rig) -> None:
+    """What a slot waited for may keep a handle of the device, which goes with it; also if the job is remembered."""
+    s = place.sidecar(sidecar.Options())
+    s.plan(T, plan(2))
+    assert rig.link.wait_up(sidecar.LIMIT)
+    jobs: list[Callable[[], None]] = []
+    offer = Offer(T, 2 * BLOCK, 0, Mode.PIECES, DType.BF16, 0, sidecar.LIMIT)
+    r = Request(rig.link, rig.layouts, offer, jobs.append, log)
+    r.begin()
+    alive: list[weakref.ref[Wait]] = []
+
+    def works(places: list[At]) -> Done:
+        done = Wait(True)
+        alive.append(weakref.ref(done))
+        return done
+
+    r.put_parts([Part(0, (Piece(block=0, offset=0, length=64),), 64)], works)
+    r.flush()
+    assert (len(jobs), len(alive)) == (1, 1)
+    assert alive[0]() is not None
+    jobs[0]()
+    assert alive[0]() is None
+    r.abort("enough")
