@@ -305,7 +305,7 @@ func (d *decoding) open(std streams) (bridge.Options, error) {
 		opened, err := open(kind, meta)
 		if err == nil {
 			d.live.Add(1)
-			d.room.opened(opened.BlockBytes)
+			opened.Target = taking{opened.Target, &d.room, opened.BlockBytes}
 			if d.seams.wrap != nil {
 				opened.Target = d.seams.wrap(opened.Target)
 			}

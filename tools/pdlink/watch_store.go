@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"time"
+
+	"pdlink/bridge"
 )
 
 const (
@@ -26,17 +28,25 @@ const (
 	// strandedNames are the files that looks at a store make, those of `pdlink doctor`
 	// too; the decoder's scan does not see them.
 	strandedNames = ".pdlink-*.part*"
+
+	// sweepTime is how long they are looked for: a million names of a disk that has to
+	// seek take less.
+	sweepTime = 5 * time.Minute
+
+	// sweepNames is how many names of a directory are held at a time.
+	sweepNames = 1024
 )
 
 // roomFor looks whether a store can take the next block. Its look is called from one
 // goroutine at a time.
 type roomFor struct {
-	block   atomic.Int64 // bytes of the largest block of transfers so far; 0: none was opened
-	cleaned string       // directory without what earlier processes left
+	block atomic.Int64  // bytes of the largest block that was taken so far; 0: none was
+	dir   string        // the directory that swept is of
+	swept chan struct{} // closed when what earlier processes left in dir is removed
 }
 
-// opened notes a transfer whose blocks have so many bytes.
-func (r *roomFor) opened(block int64) {
+// took notes that a block of so many bytes was taken.
+func (r *roomFor) took(block int64) {
 	for {
 		was := r.block.Load()
 		if block <= was || r.block.CompareAndSwap(was, block) {
@@ -45,23 +55,60 @@ func (r *roomFor) opened(block int64) {
 	}
 }
 
+// taking is a target whose blocks are noted when they are there: a plan of large ones of
+// which none comes does not count.
+type taking struct {
+	bridge.Target
+	room *roomFor
+	size int64 // of a block, bytes
+}
+
+// Seal implements bridge.Target.
+func (t taking) Seal(block int) error {
+	err := t.Target.Seal(block)
+	if err == nil {
+		t.room.took(t.size)
+	}
+	return err
+}
+
 // look reports why a directory cannot take the next block; nil when it can.
 func (r *roomFor) look(dir string) error {
-	if r.cleaned != dir {
-		removeStranded(dir, time.Now().Add(-strandedAfter))
-		r.cleaned = dir
-	}
 	if err := writable(dir); err != nil {
 		return err
 	}
+	r.sweep(dir)
 	need := r.block.Load()
 	if need == 0 {
 		need = unknownBlock
 	}
-	if free, _, ok := freeSpace(dir); ok && free < uint64(need) {
+	// A file system that does not know its size does not know what is free either.
+	if free, total, ok := freeSpace(dir); ok && total > 0 && free < uint64(need) {
 		return fmt.Errorf("the file system of %s is full: %s are free, and a block needs %s", dir, bytesText(free), bytesText(uint64(need)))
 	}
 	return nil
+}
+
+// sweep has what earlier processes left in a directory removed, once, and does not wait for
+// it: a store may have very many names. One that hangs keeps one goroutine.
+func (r *roomFor) sweep(dir string) {
+	if r.dir == dir {
+		return
+	}
+	if r.swept != nil {
+		select {
+		case <-r.swept:
+		default:
+			return // of another directory, still
+		}
+	}
+	done := make(chan struct{})
+	r.dir, r.swept = dir, done
+	go func() {
+		defer close(done)
+		now := time.Now()
+		removeStranded(dir, now.Add(-strandedAfter), now.Add(sweepTime))
+	}()
 }
 
 // writable reports why no file can be made and filled in a directory; nil when it can.
@@ -74,19 +121,26 @@ func writable(dir string) error {
 	return errors.Join(err, f.Close(), os.Remove(f.Name()))
 }
 
-// removeStranded removes the files of looks from before a time, which a crash left. One
-// that cannot be removed does no harm.
-func removeStranded(dir string, before time.Time) {
-	list, err := os.ReadDir(dir)
+// removeStranded removes the files of looks from before a time, which a crash left, until
+// it is too late. One that cannot be removed does no harm.
+func removeStranded(dir string, before, end time.Time) {
+	d, err := os.Open(dir)
 	if err != nil {
 		return
 	}
-	for _, e := range list {
-		if is, err := filepath.Match(strandedNames, e.Name()); err != nil || !is || !e.Type().IsRegular() {
-			continue
+	defer d.Close() //nolint:errcheck // it was read
+	for time.Now().Before(end) {
+		list, err := d.ReadDir(sweepNames)
+		for _, e := range list {
+			if is, err := filepath.Match(strandedNames, e.Name()); err != nil || !is || !e.Type().IsRegular() {
+				continue
+			}
+			if info, err := e.Info(); err == nil && info.ModTime().Before(before) {
+				os.Remove(filepath.Join(dir, e.Name())) //nolint:errcheck // see above
+			}
 		}
-		if info, err := e.Info(); err == nil && info.ModTime().Before(before) {
-			os.Remove(filepath.Join(dir, e.Name())) //nolint:errcheck // see above
+		if err != nil { // io.EOF, too
+			return
 		}
 	}
 }

@@ -109,7 +109,7 @@ func TestStuckReaderIsDropped(t *testing.T) {
 	for range 40 { // so that the connection's buffers are soon full
 		w.Ended(watch.Transfer{State: "partial", Reason: strings.Repeat("x", 300)})
 	}
-	s := serve(t, Options{Watch: w, every: time.Millisecond, write: 20 * time.Millisecond})
+	s := serve(t, Options{Watch: w, every: time.Millisecond, write: 500 * time.Millisecond})
 	c := s.raw(t, "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	if _, err := c.Read(make([]byte, 1)); err != nil { // it is a page that is open
 		t.Fatal(err)
@@ -130,16 +130,18 @@ func TestStuckReaderIsDropped(t *testing.T) {
 // TestPagesOutliveTheirRequest: the time that a client has to ask does not end what it
 // reads, and does end one that does not ask.
 func TestPagesOutliveTheirRequest(t *testing.T) {
-	s := serve(t, Options{every: 5 * time.Millisecond, read: 50 * time.Millisecond})
+	s := serve(t, Options{every: 5 * time.Millisecond, read: time.Second})
 	p := s.open(t)
-	for begun := time.Now(); time.Since(begun) < 500*time.Millisecond; {
+	for begun := time.Now(); time.Since(begun) < 2500*time.Millisecond; {
 		p.next()
 	}
 	c := s.raw(t, "GET /state HTTP/1.1\r\n")
 	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.ReadAll(c); err != nil { // until it is closed
+	// Until it is closed, or reset: that depends on what the server had read.
+	var late net.Error
+	if _, err := io.ReadAll(c); errors.As(err, &late) && late.Timeout() {
 		t.Errorf("half a request stays: %v", err)
 	}
 }
