@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"math"
 	"net"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"pdlink/tools/cmdline"
 	"pdlink/tools/linkkeys"
 )
 
@@ -251,19 +253,25 @@ func TestOnceEndsWithTheFirstConnection(t *testing.T) {
 }
 
 func TestOneRunAtATime(t *testing.T) {
-	s := start(t, "serve", "--listen", "tcp://127.0.0.1:0", "--frame", "64KiB")
-	long := startText(t, quick("run", "--to", s.url, "--time", "5m")...)
-	refused := func(errOut string) bool { return strings.Contains(errOut, "another run") }
-	for end := time.Now().Add(testPatience); ; { // whichever of the two comes second
-		status, out, errOut := cli(t, quick("run", "--to", s.url)...)
-		switch {
-		case status == exitFailed && refused(errOut), refused(long.err.String()):
-			return
-		case status != exitOK:
-			t.Fatalf("status %d: %s%s", status, out, errOut)
-		case time.Now().After(end):
-			t.Fatalf("nobody was refused: %s", long.err.String())
+	s := startRun(t, func(ctx context.Context, io streams) int {
+		c := (&serveFlags{turnWait: time.Millisecond}).command(io)
+		if err := cmdline.Execute(ctx, c, []string{"--listen", "tcp://127.0.0.1:0", "--frame", "64KiB", "--json"}, io.out, io.err); err != nil {
+			io.complain(err)
+			return exitFailed
 		}
+		return exitOK
+	})
+	s.listens()
+	long := startText(t, quick("run", "--to", s.url, "--time", "5m")...)
+	s.until(`"transfer"`) // its warm-up: it has the turn
+	if status, out, errOut := cli(t, quick("run", "--to", s.url)...); status != exitFailed || !strings.Contains(errOut, otherRun) {
+		t.Errorf("status %d: %s%s", status, out, errOut)
+	}
+	select {
+	case status := <-long.status:
+		long.status <- status
+		t.Errorf("the first one ended with status %d: %s", status, long.err.String())
+	default:
 	}
 }
 

@@ -32,7 +32,7 @@ func serveFloor(ctx context.Context, ln net.Listener, h floorHost) error {
 		return err
 	}
 	defer h.turns.give(t)
-	r := newFloorReceiver(a)
+	r := &floorReceiver{a: a, received: make(chan error, 1)}
 	if err := t.say(floorLine{}); err != nil {
 		return err
 	}
@@ -43,12 +43,13 @@ func serveFloor(ctx context.Context, ln net.Listener, h floorHost) error {
 	defer data.Close()
 	stopData := context.AfterFunc(ctx, func() { data.Close() }) //nolint:errcheck // it interrupts what waits
 	defer stopData()
-	received := make(chan error, 1)
-	go func() { received <- r.receive(data) }()
 	c.SetDeadline(time.Now().Add(2*maxRun + patience)) //nolint:errcheck // likewise
 	talked := r.converse(ctx, t, data, h.turns)
 	data.Close() //nolint:errcheck // it ends the receiving
-	if err := <-received; talked == nil && err != nil && !errors.Is(err, net.ErrClosed) {
+	if r.mem == nil {
+		return talked // it never had the turn
+	}
+	if err := <-r.received; talked == nil && err != nil && !errors.Is(err, net.ErrClosed) {
 		talked = err
 	}
 	return talked
@@ -108,15 +109,21 @@ func hostOf(c net.Conn) string {
 // floorReceiver reads blocks into its frames in turn.
 type floorReceiver struct {
 	a      floorAsk
-	mem    []byte
+	mem    []byte        // nil: it has not begun
 	blocks atomic.Uint64 // whole ones
 	reads  atomic.Uint64 // system calls that returned bytes
+
+	received chan error // capacity 1: how the receiving ended, where it has begun
 }
 
-func newFloorReceiver(a floorAsk) *floorReceiver {
-	r := &floorReceiver{a: a, mem: make([]byte, int64(a.RecvFrames)*a.FrameBytes)}
+// begin takes the memory and receives into it, the first time.
+func (r *floorReceiver) begin(data *net.TCPConn) {
+	if r.mem != nil {
+		return
+	}
+	r.mem = make([]byte, int64(r.a.RecvFrames)*r.a.FrameBytes)
 	touch(r.mem)
-	return r
+	go func() { r.received <- r.receive(data) }()
 }
 
 // touch takes memory from the system.
@@ -176,8 +183,8 @@ func (r *floorReceiver) fill(c *net.TCPConn, w *waker, p []byte) error {
 
 // converse answers the sending end until it hangs up. Whenever it says
 // something, every block that it sent is acknowledged, so nothing moves. It begins when
-// it has the turn.
-func (r *floorReceiver) converse(ctx context.Context, t *talk, data net.Conn, turns *turns) error {
+// it has the turn, and takes no memory before that.
+func (r *floorReceiver) converse(ctx context.Context, t *talk, data *net.TCPConn, turns *turns) error {
 	local, remote := data.LocalAddr().String(), data.RemoteAddr().String()
 	var before reading
 	defer func() { before.stop() }()
@@ -193,6 +200,7 @@ func (r *floorReceiver) converse(ctx context.Context, t *talk, data net.Conn, tu
 		case l.Phase == "begin" && !turns.take(ctx, t):
 			return errors.Join(errors.New(otherRun), t.say(floorLine{Error: otherRun}))
 		case l.Phase == "begin":
+			r.begin(data)
 			blocks, reads = r.blocks.Load(), r.reads.Load()
 			before.stop()
 			before = beginReading(local, remote, nil, true)

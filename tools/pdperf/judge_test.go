@@ -219,7 +219,7 @@ func TestMerge(t *testing.T) {
 	b.Sender.Platform = "there"
 	r := merge(a, b)
 	if r.Direction != both || r.Push != 1 || r.Pull != 0.5 || r.Bytes != 15e9 || r.Seconds != 12 || r.Goodput != 1.25 ||
-		r.BlockMs != (blockTimes{5, 2, 4, 4, 6}) || r.Receiver.Platform != "there" || !r.OK {
+		r.BlockMs != (blockTimes{5, 2, 4, 4, 6}) || r.Receiver.Platform != "there" || !r.OK || r.Fewer != 5 {
 		t.Errorf("%+v", r)
 	}
 	b.Why = "it broke"

@@ -94,6 +94,10 @@ func TestPercentilesOfFewBlocks(t *testing.T) {
 		if r.Direction = both; math.IsNaN(r.blockMs(99.9)) != (blocks < 2000) || !math.IsNaN(r.blockMs(1)) {
 			t.Errorf("%d of both directions: %v", blocks, r.blockMs(99.9))
 		}
+		r.Blocks, r.Fewer = 3000, blocks
+		if got := timesText(r); got != want {
+			t.Errorf("%d in one of both directions: %q, want %q", blocks, got, want)
+		}
 	}
 }
 
@@ -114,12 +118,18 @@ func TestFloorIsOneWay(t *testing.T) {
 // queues is a driver that moves frames by itself.
 type queues struct {
 	session.Driver
-	done []func()
-	err  error
+	done  []func()
+	quick bool // it copies frames
+	err   error
 }
 
 func (q *queues) QueueFrame(_ int, _, _ []byte, done func()) error {
-	if q.err == nil {
+	switch {
+	case q.err != nil:
+	case q.quick:
+		time.Sleep(time.Millisecond)
+		done()
+	default:
 		q.done = append(q.done, done)
 	}
 	return q.err
@@ -151,15 +161,56 @@ func TestDeviceTime(t *testing.T) {
 	if a := device.so(); a <= 0 || device.so() != a || called != 2 {
 		t.Errorf("%v, then %v when none is; %d of 2 told", a, device.so(), called)
 	}
-	driver.err = errors.New("gone")
+	driver.quick = true
 	before := device.so()
+	if err := q.QueueFrame(0, nil, nil, func() { called++ }); err != nil {
+		t.Fatal(err)
+	}
+	if a := device.so(); a != before || called != 3 {
+		t.Errorf("%v, then %v of a frame that was copied; %d of 3 told", before, a, called)
+	}
+	driver.err = errors.New("gone")
 	if err := q.QueueFrame(0, nil, nil, nil); !errors.Is(err, driver.err) {
 		t.Errorf("%v", err)
 	}
-	if after := device.so(); after < before || device.so() != after {
+	if after := device.so(); after != before {
 		t.Errorf("%v, then %v when a frame was not queued", before, after)
 	}
 	if (*period)(nil).so() != 0 {
 		t.Error("nobody looked and there is a time")
 	}
+}
+
+// TestSickDevice: frames that a device never lets go of are not the next run's, and what it
+// says of them later is of no run.
+func TestSickDevice(t *testing.T) {
+	device, driver := newDeviceTime(), new(queues)
+	q, ok := device.intercept(driver).(session.Queuer)
+	if !ok {
+		t.Fatal("frames can no longer be queued")
+	}
+	queue := func() {
+		if err := q.QueueFrame(0, nil, nil, func() {}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	queue()
+	device.reset()
+	idle := device.so()
+	time.Sleep(time.Millisecond)
+	if device.so() != idle {
+		t.Error("the next run has the time of a frame that is stuck")
+	}
+	queue()
+	driver.done[0]()
+	busy := device.so()
+	time.Sleep(time.Millisecond)
+	if device.so() <= busy {
+		t.Error("a frame of before ended the time of this one")
+	}
+	driver.done[1]()
+	if end := device.so(); end <= idle || device.so() != end {
+		t.Errorf("%v, then %v when none is on its way", idle, end)
+	}
+	(*period)(nil).reset()
 }

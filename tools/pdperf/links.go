@@ -34,14 +34,21 @@ type linkOptions struct {
 	ports   *rdma.Ports                      // follows the ports that rdma links take; nil: nobody does
 }
 
-// splitURL takes a link's URL apart. The address is what Dial and Listen take, of an
-// rdma URL without its parameters, which are in at.
+// splitURL takes a link's URL apart. Case of the scheme and a slash at the end of host:port
+// do not matter. The address is what Dial and Listen take, of an rdma URL without its
+// parameters, which are in at.
 func splitURL(url string) (scheme, addr string, at rdma.Addr, err error) {
 	scheme, addr, ok := strings.Cut(url, "://")
 	if !ok {
 		return "", "", at, errScheme(url)
 	}
-	if scheme == rdma.Scheme {
+	switch scheme = strings.ToLower(scheme); scheme {
+	case "tcp":
+		addr = strings.TrimSuffix(addr, "/")
+		if strings.ContainsAny(addr, "/?#@ ") {
+			return "", "", at, fmt.Errorf("link %q: want tcp://host:port, and nothing else", url)
+		}
+	case rdma.Scheme:
 		if at, err = rdma.ParseAddr(addr); err != nil {
 			return "", "", at, fmt.Errorf("link %q: %w", url, err)
 		}
@@ -127,7 +134,8 @@ func tcpAddress(url string) (string, error) {
 	if !ok {
 		scheme, addr = "tcp", url
 	}
-	if _, _, err := net.SplitHostPort(addr); err != nil || scheme != "tcp" {
+	addr = strings.TrimSuffix(addr, "/")
+	if _, _, err := net.SplitHostPort(addr); err != nil || !strings.EqualFold(scheme, "tcp") || strings.ContainsAny(addr, "/?#@ ") {
 		return "", fmt.Errorf("address %q: want tcp://host:port", url)
 	}
 	return addr, nil

@@ -106,7 +106,7 @@ func (f *localFlags) check(given func(string) bool) error {
 		return errors.New("--links: none is given")
 	case f.keys && given("links"):
 		return errors.New("--keys is for --link: with --links name tcp" + sealedLink)
-	case f.keys && strings.HasPrefix(f.link, "mem://"):
+	case f.keys && schemeOf(f.link) == "mem":
 		return errors.New("--keys is for links between processes, mem:// is within one")
 	case given("encrypt") && !f.keys && !slices.ContainsFunc(f.sweep.links, func(l string) bool { return strings.HasSuffix(l, sealedLink) }):
 		return errors.New("--encrypt is for --keys: without keys nothing is sealed")

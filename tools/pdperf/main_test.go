@@ -74,12 +74,18 @@ type background struct {
 // latest.
 func startText(t *testing.T, args ...string) *background {
 	t.Helper()
+	return startRun(t, func(ctx context.Context, io streams) int { return run(ctx, args, io) })
+}
+
+// startRun runs what gives a status in the background, until the test's end at the latest.
+func startRun(t *testing.T, run func(context.Context, streams) int) *background {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	b := &background{t: t, cancel: cancel, status: make(chan int, 1)}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		b.status <- run(ctx, args, streams{in: strings.NewReader(""), out: &b.out, err: &b.err})
+		b.status <- run(ctx, streams{in: strings.NewReader(""), out: &b.out, err: &b.err})
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -92,6 +98,14 @@ func startText(t *testing.T, args ...string) *background {
 func start(t *testing.T, args ...string) *background {
 	t.Helper()
 	b := startText(t, append(args, "--json")...)
+	b.listens()
+	return b
+}
+
+// listens waits until a command with --json listens, and notes where.
+func (b *background) listens() {
+	t := b.t
+	t.Helper()
 	b.until(`"listening"`)
 	var l listening
 	line, _, _ := strings.Cut(b.out.String(), "\n")
@@ -99,7 +113,6 @@ func start(t *testing.T, args ...string) *background {
 		t.Fatalf("%v in %q", err, line)
 	}
 	b.url = l.Listen
-	return b
 }
 
 // until waits for a text in the output.

@@ -105,7 +105,7 @@ func readPulled(text []byte) (*result, error) {
 		return nil, errors.New("the other end measured nonsense")
 	}
 	r.Schema, r.Version, r.Program, r.Direction, r.Processes = schemaName, buildVersion(), "pdperf", pull, 2
-	r.Why, r.Rep, r.Limited, r.Disturbed, r.Both, r.Watched = wire.Printable(r.Why, 256), 0, nil, nil, nil, nil
+	r.Why, r.Rep, r.Fewer, r.Limited, r.Disturbed, r.Both, r.Watched = wire.Printable(r.Why, 256), 0, 0, nil, nil, nil, nil
 	for _, text := range []*string{&r.Link, &r.Local, &r.Remote, &r.Sum, &r.Model} {
 		*text = wire.Printable(*text, 64)
 	}
@@ -165,7 +165,7 @@ func merge(here, there *result) *result {
 	if r.Seconds > 0 {
 		r.Goodput = float64(r.Bytes) / r.Seconds / 1e9
 	}
-	r.times = nil
+	r.times, r.Fewer = nil, min(here.Blocks, there.Blocks)
 	a, b := here.BlockMs, there.BlockMs
 	r.BlockMs = blockTimes{max(a.P50, b.P50), max(a.P90, b.P90), max(a.P99, b.P99), max(a.P999, b.P999), max(a.Max, b.Max)}
 	r.Receiver = there.Sender
@@ -216,7 +216,8 @@ func (s *sender) options(a ask) (sendOptions, error) {
 }
 
 // pulled answers an offer that asks this end to send. How that ended is told to the peer.
-func (e *receivingEnd) pulled(ctx context.Context, conn transport.Conn, offer transport.Offer) {
+// gone is over when the connection is.
+func (e *receivingEnd) pulled(ctx, gone context.Context, conn transport.Conn, offer transport.Offer) {
 	refuse := func(code transport.RefuseCode, why string) {
 		offer.Refuse(code, why) //nolint:errcheck // the peer is gone then
 	}
@@ -233,7 +234,7 @@ func (e *receivingEnd) pulled(ctx context.Context, conn transport.Conn, offer tr
 		refuse(transport.RefuseOther, err.Error())
 		return
 	}
-	if !e.turns.take(ctx, conn) {
+	if !e.turns.take(gone, conn) {
 		refuse(transport.RefuseBusy, otherRun)
 		return
 	}
@@ -244,6 +245,7 @@ func (e *receivingEnd) pulled(ctx context.Context, conn transport.Conn, offer tr
 		refuse(transport.RefuseBusy, otherRun)
 		return
 	}
+	e.device.reset() // whoever sent before this one is through
 	e.sender.fill.Do(func() { e.sender.source = newSource(e.sender.ring) })
 	end := &sendingEnd{o: o, conn: conn, source: e.sender.source, processes: 2, ports: e.ports, device: e.device}
 	if err := end.ready(); err != nil {

@@ -46,18 +46,22 @@ func (e *receivingEnd) serve(ctx context.Context, conn transport.Conn, tell func
 		f.Peer = "" // what it calls itself
 	}
 	defer e.turns.give(conn)
-	var pulls sync.WaitGroup
-	defer pulls.Wait()
-	for {
-		offer, err := conn.Accept(ctx)
-		if err != nil {
-			return
-		}
+	var others sync.WaitGroup
+	defer others.Wait()
+	gone, cancel := context.WithCancel(ctx) // over when the connection is
+	defer cancel()
+	offers := make(chan transport.Offer)
+	others.Go(func() {
+		defer close(offers)
+		defer cancel()
+		accept(gone, conn, offers)
+	})
+	for offer := range offers {
 		if offer.Request().Kind == kindPull {
-			pulls.Go(func() { e.pulled(ctx, conn, offer) })
+			others.Go(func() { e.pulled(ctx, gone, conn, offer) })
 			continue
 		}
-		r, err := e.take(ctx, conn, offer)
+		r, err := e.take(ctx, gone, conn, offer)
 		if errors.Is(err, errNotTaken) {
 			continue // the peer knows why
 		}
@@ -69,11 +73,27 @@ func (e *receivingEnd) serve(ctx context.Context, conn transport.Conn, tell func
 	}
 }
 
+// accept hands on what a connection offers until that ends: while a transfer goes on, or
+// waits for its turn, this is how its end is learned.
+func accept(ctx context.Context, conn transport.Conn, offers chan<- transport.Offer) {
+	for {
+		offer, err := conn.Accept(ctx)
+		if err != nil {
+			return
+		}
+		select {
+		case offers <- offer:
+		case <-ctx.Done():
+			return // the connection is being closed, which ends what it offered
+		}
+	}
+}
+
 // errNotTaken is the error of an offer that was refused.
 var errNotTaken = errors.New("offer refused")
 
-// take admits an offer and receives it.
-func (e *receivingEnd) take(ctx context.Context, conn transport.Conn, offer transport.Offer) (report, error) {
+// take admits an offer and receives it. gone is over when the connection is.
+func (e *receivingEnd) take(ctx, gone context.Context, conn transport.Conn, offer transport.Offer) (report, error) {
 	refuse := func(code transport.RefuseCode, why string) (report, error) {
 		return report{}, errors.Join(errNotTaken, offer.Refuse(code, why))
 	}
@@ -85,7 +105,7 @@ func (e *receivingEnd) take(ctx context.Context, conn transport.Conn, offer tran
 	if err != nil {
 		return refuse(transport.RefuseOther, err.Error())
 	}
-	if !e.turns.take(ctx, conn) {
+	if !e.turns.take(gone, conn) {
 		return refuse(transport.RefuseBusy, otherRun)
 	}
 	select {

@@ -51,6 +51,7 @@ type result struct {
 	Pull     float64    `json:"pull_gb_per_s"`
 	PerToken float64    `json:"ms_per_token"`
 	BlockMs  blockTimes `json:"block_ms"`
+	Fewer    uint64     `json:"fewer_blocks"`
 	Frames   uint64     `json:"frames"`
 	Verified uint64     `json:"verified_bytes"`
 	Bad      uint64     `json:"bad_pieces"`
@@ -149,12 +150,9 @@ func timesOf(t *stats.Times) blockTimes {
 
 // blockMs is a percentile (50, 90, 99 or 99.9) of the block times; NaN where there are too
 // few blocks for it: with fewer than 1000 the 99.9th is the longest one, whatever the others
-// were. Of both directions it is that of the slower one, which has half of them.
+// were.
 func (r *result) blockMs(p float64) float64 {
-	blocks := float64(r.Blocks)
-	if r.Direction == both {
-		blocks /= 2
-	}
+	blocks := float64(r.timed())
 	b := r.BlockMs
 	for _, c := range []struct{ p, least, ms float64 }{{50, 1, b.P50}, {90, 10, b.P90}, {99, 100, b.P99}, {99.9, 1000, b.P999}} {
 		if p == c.p && blocks >= c.least {
@@ -162,6 +160,18 @@ func (r *result) blockMs(p float64) float64 {
 		}
 	}
 	return math.NaN()
+}
+
+// timed is how many blocks the percentiles are of at least: of both directions those of the
+// one that had fewer. Results of before Fewer have half of both then.
+func (r *result) timed() uint64 {
+	switch {
+	case r.Direction != both:
+		return r.Blocks
+	case r.Fewer > 0:
+		return min(r.Fewer, r.Blocks/2)
+	}
+	return r.Blocks / 2
 }
 
 // sent is what a sender measured.

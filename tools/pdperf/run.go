@@ -99,7 +99,7 @@ type remoteBench struct {
 func (b *remoteBench) routes() error {
 	var links []string
 	for _, url := range b.f.to {
-		if strings.HasPrefix(url, "mem://") {
+		if schemeOf(url) == "mem" {
 			return errors.New("mem:// is a link within one process: use pdperf local --link mem://")
 		}
 		scheme, _, _, err := splitURL(url)

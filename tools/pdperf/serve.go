@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -23,10 +24,13 @@ type serveFlags struct {
 	asJSON      bool
 	asChild     bool
 	keys        linkkeys.Flags
+
+	turnWait time.Duration // for other runs to end; 0: the package's
 }
 
-func newServe(io streams) *cobra.Command {
-	var f serveFlags
+func newServe(io streams) *cobra.Command { return new(serveFlags).command(io) }
+
+func (f *serveFlags) command(io streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "be the receiving end",
@@ -38,8 +42,10 @@ links at the same time, to be compared. With --send-ring it sends too, where the
 end asks for that (--direction pull or both).
 
 --floor-listen serves the bare receiver of floors beside it, with as much memory as
---ring has (64MiB at least). Its bytes are in clear and prove nothing; it serves this
-host, and those that have connected to a link of --listen, with its keys.
+--ring has (64MiB at least). Its bytes are in clear and prove nothing, and nobody shows
+it a key: it serves whoever is on this host, always, and whoever comes from an address
+that has connected to a link of --listen. That took a key where the link has keys, with
+--encrypt off too.
 
 Exit status: 0 it ran and was interrupted, or with --once the run is complete; 1 with
 --once it is not, or listening failed; 2 the command line cannot be used.`,
@@ -116,6 +122,7 @@ func (f *serveFlags) run(ctx context.Context, io streams, given func(string) boo
 	}
 	end := newReceivingEnd(f.receiveOptions)
 	end.sender, end.ports, end.device = sender, new(rdma.Ports), newDeviceTime()
+	end.turns.wait = f.turnWait
 	h := &station{f: f, io: io, end: end, session: f.session(ring, back), given: given}
 	h.session.Intercept = end.device.intercept // one run is measured at a time
 	defer h.close()
@@ -134,7 +141,7 @@ func (f *serveFlags) run(ctx context.Context, io streams, given func(string) boo
 func (f *serveFlags) checkListen(given func(string) bool) error {
 	schemes := map[string]bool{}
 	for _, url := range f.listen {
-		if strings.HasPrefix(url, "mem://") {
+		if schemeOf(url) == "mem" {
 			return errors.New("mem:// is a link within one process: use pdperf local --link mem://")
 		}
 		schemes[schemeOf(url)] = true
@@ -176,10 +183,10 @@ func (f *serveFlags) say(io streams, event any) {
 	}
 }
 
-// schemeOf is the part of a URL before "://".
+// schemeOf is the part of a URL before "://", in lower case.
 func schemeOf(url string) string {
 	scheme, _, _ := strings.Cut(url, "://")
-	return scheme
+	return strings.ToLower(scheme)
 }
 
 // must stops a program whose own command tree is wrong.

@@ -173,13 +173,18 @@ func (h *station) remember(remote string) {
 	if h.hosts == nil {
 		h.hosts = make(map[netip.Addr]struct{})
 	}
-	if len(h.hosts) < maxHosts {
-		h.hosts[at.Addr().Unmap().WithZone("")] = struct{}{}
+	host := at.Addr().Unmap().WithZone("")
+	if _, ok := h.hosts[host]; !ok && len(h.hosts) >= maxHosts {
+		for other := range h.hosts { // any one: it only has to connect again
+			delete(h.hosts, other)
+			break
+		}
 	}
+	h.hosts[host] = struct{}{}
 }
 
 // errStranger says who gets no floor.
-var errStranger = errors.New("floors are for hosts that have connected to a link of this end: measure a link first")
+var errStranger = errors.New("floors are for hosts that have connected to a link of this end, from the same address: measure a link first, over the same network")
 
 // admits is floorHost's: programs of this host, and hosts that a link has let in.
 func (h *station) admits(remote net.Addr) error {

@@ -75,7 +75,7 @@ func timesText(r *result) string {
 	for _, p := range []float64{50, 90, 99, 99.9} {
 		ms := r.blockMs(p)
 		if math.IsNaN(ms) {
-			missing = fmt.Sprintf(" (too few blocks for p%g: %d)", p, r.Blocks)
+			missing = fmt.Sprintf(" (too few blocks for p%g: %d)", p, r.timed())
 			break
 		}
 		text += fmt.Sprintf("p%g %.2f, ", p, ms)

@@ -21,11 +21,14 @@ type turns struct {
 }
 
 // take waits for the turn and reports whether it is the owner's now. It is at once where
-// it already was.
+// it already was. ctx is over when nobody wants it any more.
 func (t *turns) take(ctx context.Context, owner any) bool {
 	late := time.NewTimer(cmp.Or(t.wait, turnWait))
 	defer late.Stop()
 	for {
+		if ctx.Err() != nil { // also where it became free meanwhile
+			return false
+		}
 		t.mu.Lock()
 		if t.owner == nil || t.owner == owner {
 			t.owner = owner

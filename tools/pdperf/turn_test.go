@@ -48,6 +48,10 @@ func TestTurns(t *testing.T) {
 		if <-got {
 			t.Error("an interrupt gave the turn away")
 		}
+		turn.give(b)
+		if turn.take(ctx, a) {
+			t.Error("who is gone has it")
+		}
 	})
 }
 
@@ -116,12 +120,92 @@ func TestOneRunWhateverItsWay(t *testing.T) {
 	}
 }
 
+// TestNobodyWaitsForTheGone: a connection that ended while it waited does not get the turn,
+// and nothing is told of it.
+func TestNobodyWaitsForTheGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		link := mem.New(mem.Options{Session: session.Options{}})
+		ln, err := link.Listen(t.Context(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close()
+		end := newReceivingEnd(receiveOptions{slots: 64, window: 16, frame: 64 << 10})
+		other := new(int)
+		if !end.turns.take(t.Context(), other) {
+			t.Fatal("it was free")
+		}
+		var serving sync.WaitGroup
+		serving.Go(func() {
+			c, err := ln.Accept(context.Background())
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			end.serve(context.Background(), c, func(s served) { t.Errorf("told %+v", s) })
+		})
+		conn, err := link.Dial(t.Context(), ln.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		opened := make(chan error)
+		go func() {
+			_, err := conn.Open(t.Context(), transport.Request{Kind: kindPerf, Meta: askOf(64)})
+			opened <- err
+		}()
+		synctest.Wait()
+		begin := time.Now()
+		conn.Close()
+		if err := <-opened; err == nil {
+			t.Error("it was admitted")
+		}
+		serving.Wait()
+		if waited := time.Since(begin); waited >= turnWait {
+			t.Errorf("its end was noticed after %v", waited)
+		}
+		end.turns.give(other)
+		if !end.turns.take(t.Context(), other) {
+			t.Error("it has the turn")
+		}
+	})
+}
+
+// TestFloorWaitsWithoutMemory: a floor that does not get the turn takes no memory.
+func TestFloorWaitsWithoutMemory(t *testing.T) {
+	ln := reserve(t)
+	data, err := dialTCP(t.Context(), ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer data.Close()
+	here, there := net.Pipe()
+	defer here.Close()
+	defer there.Close()
+	answer := make(chan error, 1)
+	go func() {
+		_, err := newTalk(there).ask(floorLine{Phase: "begin"})
+		answer <- err
+	}()
+	busy := &turns{wait: time.Millisecond}
+	if !busy.take(t.Context(), busy) {
+		t.Fatal("it was free")
+	}
+	r := &floorReceiver{a: floorAsk{BlockBytes: 1, FrameBytes: maxBlock, RecvFrames: 1}}
+	if err := r.converse(t.Context(), newTalk(here), data, busy); err == nil || err.Error() != otherRun || r.mem != nil {
+		t.Errorf("%v, %d bytes taken", err, len(r.mem))
+	}
+	if err := <-answer; err == nil || !strings.Contains(err.Error(), otherRun) {
+		t.Errorf("the other end was told %v", err)
+	}
+}
+
 // floorAt asks an end for a floor, and returns what keeps it from being measured.
 func floorAt(t *testing.T, h floorHost) error {
 	t.Helper()
 	ln := reserve(t)
 	var serving sync.WaitGroup
 	defer serving.Wait()
+	defer ln.Close() // it ends the serving, whatever the sender did
 	serving.Go(func() { serveFloor(t.Context(), ln, h) })
 	f := &floorFlags{block: 64 << 10, frame: 64 << 10, time: 10 * time.Millisecond, inFlight: 1, buffers: 1, recvFrames: 16, anyAddress: true}
 	_, err := f.measure(t.Context(), ln.Addr().String(), nil)
@@ -180,6 +264,9 @@ func TestFloorsAreForHostsThatAreLetIn(t *testing.T) {
 	}
 	if len(h.hosts) != maxHosts {
 		t.Errorf("%d hosts are remembered", len(h.hosts))
+	}
+	if err := h.admits(at("10.0.7.255:9")); err != nil {
+		t.Errorf("the last one of many: %v", err)
 	}
 }
 

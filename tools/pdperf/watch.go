@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -45,9 +46,7 @@ const maxEvents = 64
 type watching struct {
 	io     streams
 	w      *flow.Watcher
-	since  time.Time
 	before flow.Report // of what came before the measured window
-	at     time.Duration
 }
 
 // watch has the kernel watch the connections at a URL's port until end is called. It is
@@ -74,13 +73,13 @@ func watch(io streams, asked bool, url string) *watching {
 		io.warn([]string{"--ebpf: " + plain(err)})
 		return none
 	}
-	return &watching{io: io, w: w, since: time.Now()}
+	return &watching{io: io, w: w}
 }
 
 // begin begins the measured window: what was seen before does not count.
 func (w *watching) begin() {
 	if w.w != nil {
-		w.before, w.at = w.w.Report(), time.Since(w.since)
+		w.before = w.w.Report()
 	}
 }
 
@@ -93,13 +92,14 @@ func (w *watching) end() *watched {
 	if err := w.w.Close(); err != nil {
 		w.io.warn([]string{"--ebpf: " + plain(err)})
 	}
-	return watchedOf(r.Since(w.before), w.at)
+	return watchedOf(r.Since(w.before), w.before.At)
 }
 
 // watchedOf sums up what was seen of all sockets of a connection, in a window that began
 // so long after the watching.
 func watchedOf(r flow.Report, began time.Duration) *watched {
-	s := &watched{Notes: r.Notes}
+	s := &watched{Notes: slices.Clone(r.Notes)}
+	lost := r.Lost
 	var rtt, queue, through flow.Histogram
 	for _, f := range r.Flows {
 		s.Retransmits += f.Retransmits
@@ -114,8 +114,13 @@ func watchedOf(r flow.Report, began time.Duration) *watched {
 		for _, e := range f.Events {
 			if len(s.Events) < maxEvents {
 				s.Events = append(s.Events, event{micro(max(0, e.At-began).Seconds()), string(e.What)})
+			} else {
+				lost++
 			}
 		}
+	}
+	if lost > 0 { // a flow's first ones are kept, those of its warm-up too
+		s.Notes = append(s.Notes, fmt.Sprintf("%d events of this window were not kept", lost))
 	}
 	s.WindowClosed, s.Softirq = micro(s.WindowClosed), micro(s.Softirq)
 	of := func(h flow.Histogram) quantile {

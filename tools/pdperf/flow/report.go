@@ -32,9 +32,10 @@ const MaxPorts = 8
 
 // Report is what a Watcher has seen so far.
 type Report struct {
-	Flows []Seen   `json:"flows"` // by the bytes that they moved, most first
-	Notes []string `json:"notes"` // one line each: what could not be watched and why
-	Lost  uint64   `json:"lost"`  // events beyond what is kept of each flow, or flows beyond MaxFlows
+	At    time.Duration `json:"at_ns"` // since Watch, by the clock of events
+	Flows []Seen        `json:"flows"` // by the bytes that they moved, most first
+	Notes []string      `json:"notes"` // one line each: what could not be watched and why
+	Lost  uint64        `json:"lost"`  // events beyond what is kept of each flow, or flows beyond MaxFlows
 }
 
 // Seen is one direction of one connection at one end: the socket on the local port.
@@ -53,7 +54,7 @@ type Seen struct {
 	Events       []Event       `json:"events"`        // the first ones, in the order in which they came
 }
 
-// Since is what was seen between two reports of one Watcher. Notes are those of r.
+// Since is what was seen between two reports of one Watcher. At and Notes are those of r.
 func (r Report) Since(before Report) Report {
 	flows := make([]Seen, len(r.Flows))
 	for i, s := range r.Flows {

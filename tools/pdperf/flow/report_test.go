@@ -24,10 +24,10 @@ func TestReportSince(t *testing.T) {
 		}
 		return s
 	}
-	before := flow.Report{Flows: []flow.Seen{seen(7, 3)}, Lost: 1}
-	after := flow.Report{Flows: []flow.Seen{seen(7, 5), seen(8, 2)}, Lost: 4, Notes: []string{"no round trips"}}
+	before := flow.Report{At: time.Second, Flows: []flow.Seen{seen(7, 3)}, Lost: 1}
+	after := flow.Report{At: 3 * time.Second, Flows: []flow.Seen{seen(7, 5), seen(8, 2)}, Lost: 4, Notes: []string{"no round trips"}}
 	got := after.Since(before)
-	want := flow.Report{Flows: []flow.Seen{seen(7, 2), seen(8, 2)}, Lost: 3, Notes: after.Notes}
+	want := flow.Report{At: after.At, Flows: []flow.Seen{seen(7, 2), seen(8, 2)}, Lost: 3, Notes: after.Notes}
 	want.Flows[0].Events = after.Flows[0].Events[3:]
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v\nwant %+v", got, want)

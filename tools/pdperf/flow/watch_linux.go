@@ -244,6 +244,9 @@ func (w *Watcher) report() Report {
 	var ports uint32
 	value := make([]byte, flowSize)
 	now, err := monotonic()
+	if err == nil {
+		r.At = time.Duration(now - w.began)
+	}
 	all := w.maps.flows.Iterate()
 	for all.Next(&ports, &value) {
 		s, lost := w.decode(ports, value)

@@ -105,7 +105,7 @@ func numbers[T int | int64](list string) (all []T, err error) {
 	return all, nil
 }
 
-func run(ctx context.Context, args []string, out, errOut io.Writer) error {
+func run(ctx context.Context, args []string, out, errOut io.Writer) (err error) {
 	o, err := parse(args, errOut)
 	if err != nil {
 		return err
@@ -128,6 +128,9 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) error {
 			return err
 		}
 		if p.missing != nil {
+			if o.own { // there would be nothing to compare it with
+				return p.missing
+			}
 			fmt.Fprintf(errOut, "peers: %v\n", p.missing)
 		}
 		list = append(list, p)
@@ -145,15 +148,16 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) error {
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, b.close()) }()
 	if o.own {
 		fmt.Fprintf(errOut, "this takes %v or more\n", ownTime(o))
 		all, err := measureLinks(ctx, b, o, log, errOut)
 		printLinks(out, all, o.confidence)
-		return errors.Join(err, b.close())
+		return err
 	}
 	all, err := measureAll(ctx, b, o, list, log, errOut)
 	printTables(out, all, o)
-	return errors.Join(err, failures(all), b.close())
+	return errors.Join(err, failures(all))
 }
 
 // failures is the error of measurements that came to nothing, by name of their peers.

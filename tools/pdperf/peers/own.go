@@ -182,7 +182,10 @@ func printLinks(out io.Writer, all []ownRecord, confidence float64) {
 		fmt.Fprintf(out, "| %s | %s | %s | %s | %d | %s |\n", k.bed, mtuText(k.mtu), blockText(k.block), k.name, len(rows), strings.Join(ownCells(rows, floor, confidence), " | "))
 	}
 	fmt.Fprintf(out, "\nMedians of n repetitions, with the interval that contains the true median with a probability of %.0f %% in brackets; of the floor: of pairs of one repetition.\n", confidence*100)
-	if got := stats.Median(make([]float64, least), confidence).Coverage; least > 0 && least < len(all) && got < confidence {
+	if least == math.MaxInt {
+		return // no measurement came to anything
+	}
+	if got := stats.Median(make([]float64, least), confidence).Coverage; got < confidence {
 		fmt.Fprintf(out, "With %d repetitions it goes from the least to the most and does so with a probability of %.2f only.\n", least, got)
 	}
 }

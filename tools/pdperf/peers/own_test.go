@@ -1,6 +1,9 @@
 package main
 
 import (
+	"errors"
+	"io/fs"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -35,6 +38,34 @@ func TestLinksTable(t *testing.T) {
 	}
 	if _, err := readOwn(strings.NewReader("nonsense\n"), link{}); err == nil {
 		t.Error("nonsense was read")
+	}
+}
+
+// TestLinksTableOfNothing: where no measurement came to anything, the table is what there is.
+func TestLinksTableOfNothing(t *testing.T) {
+	broken := ownRecord{Bed: "10g", MTU: 1500, Link: "tcp", Block: 16 << 20}
+	broken.Why = "it broke"
+	for name, c := range map[string]struct {
+		all  []ownRecord
+		want string
+	}{
+		"nothing measured": {nil, "| cable |"},
+		"all failed":       {[]ownRecord{broken, broken}, "| 10g | 1500 | 16 MiB | tcp | FAILED: it broke |"},
+	} {
+		var out strings.Builder
+		printLinks(&out, c.all, 0.95)
+		if got := out.String(); !strings.Contains(got, c.want) || strings.Contains(got, "repetitions it goes") {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
+// TestOwnWithoutProgram: without the program that is measured no bed is made.
+func TestOwnWithoutProgram(t *testing.T) {
+	var out, errOut strings.Builder
+	err := run(t.Context(), []string{"-own", "-pdperf", filepath.Join(t.TempDir(), "none")}, &out, &errOut)
+	if !errors.Is(err, fs.ErrNotExist) || out.String() != "" || errOut.String() != "" {
+		t.Errorf("%v, said %q and %q", err, out.String(), errOut.String())
 	}
 }
 
