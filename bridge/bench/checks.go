@@ -89,17 +89,17 @@ func (r *Report) answered() (Check, bool) {
 }
 
 // bridged holds verdicts against what was wanted. A prompt that the front left to the decoder
-// on purpose is no failure, and neither is an endpoint that says nothing: it may be another
-// program's front.
+// on purpose is no failure, and neither is an endpoint that never says anything: it may be
+// another program's front. One that says something of other prompts has to.
 func (r *Report) bridged() (Check, bool) {
-	said := func(x *Row) string { return x.Verdict }
-	_, passed, _ := r.tally(func(*Row) (bool, string) { return false, "" }, Bridged)
-	hits, all, first := r.tally(func(x *Row) (bool, string) {
-		return x.Error == "" && x.Outcome != outcomeBridged && x.Outcome != "bypass" && x.Verdict != "", said(x)
-	}, Bridged)
-	if mute, _, _ := r.tally(func(x *Row) (bool, string) { return x.Error == "" && x.Verdict == "", "" }, Bridged); hits == 0 && mute > 0 {
+	said := func(x *Row) string { return or(x.Verdict, "no verdict") }
+	mute, passed, _ := r.tally(func(x *Row) (bool, string) { return x.Error == "" && x.Verdict == "", "" }, Bridged)
+	if mute > 0 && !r.tells() {
 		return Check{"bridged", LevelWarn, fmt.Sprintf("%d of %d have no verdict, so whether they were bridged is not known: is that URL a front of pdlink?", mute, passed)}, true
 	}
+	hits, all, first := r.tally(func(x *Row) (bool, string) {
+		return x.Error == "" && x.Outcome != outcomeBridged && x.Outcome != "bypass", said(x)
+	}, Bridged)
 	if hits == 0 && passed > 0 {
 		left, _, first := r.tally(func(x *Row) (bool, string) { return x.Outcome == "bypass", said(x) }, Bridged)
 		if left > 0 {
@@ -188,6 +188,8 @@ func (r *Report) rates(l *Length) (Check, bool) {
 	switch {
 	case short > 0:
 		return Check{"decode rate", LevelWarn, fmt.Sprintf("%s, but answers have fewer than %d tokens", text, fewSaid)}, true
+	case l.Rate >= 1-slower && l.Pairs != nil && 2*l.Within < l.Pairs.N:
+		return Check{"decode rate", LevelWarn, text + ", but in most rounds bridged decoding was slower than that: medians alone agree"}, true
 	case l.Rate >= 1-slower:
 		return Check{"decode rate", LevelOK, text}, true
 	case n.N < fewRuns || b.N < fewRuns:
@@ -202,29 +204,26 @@ func (r *Report) rates(l *Length) (Check, bool) {
 func (r *Report) memory() (Check, bool) {
 	told, before := false, uint64(0)
 	least := ^uint64(0)
+	var why []string
 	for i := range r.Rows {
-		x := &r.Rows[i].Host
-		if told = told || x.Available > 0; x.Available > 0 {
-			least = min(least, x.Available)
+		x := &r.Rows[i]
+		if x.Host.Available == 0 {
+			continue // the host said nothing then, of swap neither
 		}
+		if told && x.Host.Swapped > before+swappedMost {
+			why = append(why, fmt.Sprintf("%s, %d tokens, run %d: %.1f GB were swapped out", x.Arm, x.Want, x.Run, float64(x.Host.Swapped-before)/1e9))
+		} else if float64(x.Host.Available) < scarce*float64(r.Host.Memory) {
+			why = append(why, fmt.Sprintf("%s, %d tokens, run %d: %.1f GB were left", x.Arm, x.Want, x.Run, float64(x.Host.Available)/1e9))
+		}
+		told, before, least = true, x.Host.Swapped, min(least, x.Host.Available)
 	}
 	if !told {
 		return Check{}, false
 	}
-	var why []string
-	for i := range r.Rows {
-		x := &r.Rows[i]
-		if i > 0 && x.Host.Swapped > before+swappedMost {
-			why = append(why, fmt.Sprintf("%s, %d tokens, run %d: %.1f GB were swapped out", x.Arm, x.Want, x.Run, float64(x.Host.Swapped-before)/1e9))
-		} else if x.Host.Available > 0 && float64(x.Host.Available) < scarce*float64(r.Host.Memory) {
-			why = append(why, fmt.Sprintf("%s, %d tokens, run %d: %.1f GB were left", x.Arm, x.Want, x.Run, float64(x.Host.Available)/1e9))
-		}
-		before = x.Host.Swapped
-	}
 	if len(why) > 0 {
 		return Check{"memory", LevelWarn, fmt.Sprintf("this host was short of memory in %d of %d requests; first %s", len(why), len(r.Rows), why[0])}, true
 	}
-	return Check{"memory", LevelOK, fmt.Sprintf("%.1f GB or more were left on this host, and nothing was swapped out", float64(least)/1e9)}, true
+	return Check{"memory", LevelOK, fmt.Sprintf("%.1f GB or more were left on this host, and no request swapped out more than %d MiB", float64(least)/1e9, swappedMost>>20)}, true
 }
 
 // heat looks at what the host said of it.

@@ -73,7 +73,7 @@ type Row struct {
 	Throttled uint64 `json:"throttled,omitempty"` // times that the host's processors were slowed by heat meanwhile
 	Host      Sample `json:"host"`                // after the request
 	Error     string `json:"error,omitempty"`     // empty: it was answered to its end
-	Unfit     string `json:"unfit,omitempty"`     // why its figures are in no median; empty: they are
+	Unfit     string `json:"unfit,omitempty"`     // why its figures are in no median, once all was measured; empty: they are
 }
 
 // Marker is whether an answer named the marker.

@@ -217,9 +217,23 @@ func TestChecks(t *testing.T) {
 		"slow, two":     {func(r *Report) { each(Bridged, func(x *Row) { x.Rate-- })(r); r.Rows[1].Rate = 0 }, "decode rate", LevelWarn, "fewer than 3 runs"},
 		"pairs":         {func(r *Report) { r.Rows[1].Pair = 0.9 }, "decode rate", LevelOK, "(2 of 3 pairs within 2 %)"},
 		"mute":          {each(Bridged, func(r *Row) { r.Outcome, r.Verdict = "", "" }), "bridged", LevelWarn, "3 of 3 have no verdict, so whether they were bridged is not known"},
-		"one mute":      {func(r *Report) { r.Rows[1].Outcome, r.Rows[1].Verdict, r.Rows[5].Outcome = "", "", "partial" }, "bridged", LevelFail, "1 of 3 were not wholly bridged"},
-		"swaps":         {func(r *Report) { r.Rows[2].Host = Sample{Available: 1e9, Swapped: 3e9} }, "memory", LevelWarn, "1 of 12 requests; first engine, 8000 tokens, run 1: 3.0 GB were swapped out"},
-		"swapped long":  {func(r *Report) { r.Rows[0].Host = Sample{Available: 1e9, Swapped: 3e9} }, "memory", LevelOK, "1.0 GB or more were left"},
+		"few pairs":     {each(Bridged, func(r *Row) { r.Pair = 0.9 }), "decode rate", LevelWarn, "(0 of 3 pairs within 2 %), but in most rounds bridged decoding was slower"},
+		"half of pairs": {func(r *Report) { r.Rows[1].Pair, r.Rows[5].Pair = 0, 0.9 }, "decode rate", LevelOK, "(1 of 2 pairs within 2 %)"},
+		"one mute":      {func(r *Report) { r.Rows[1].Outcome, r.Rows[1].Verdict = "", "" }, "bridged", LevelFail, "1 of 3 were not wholly bridged; first bridged, 8000 tokens, run 1: no verdict"},
+		"mute, partial": {func(r *Report) { r.Rows[1].Outcome, r.Rows[1].Verdict, r.Rows[5].Outcome = "", "", "partial" }, "bridged", LevelFail, "2 of 3 were not wholly bridged"},
+		"warmed up": {func(r *Report) {
+			each(Bridged, func(x *Row) { x.Outcome, x.Verdict = "", "" })(r)
+			r.Rows[1].Counted, r.Rows[1].Verdict = false, "bypass"
+		}, "bridged", LevelFail, "2 of 2 were"},
+		"swaps": {func(r *Report) { r.Rows[0].Host.Available, r.Rows[2].Host = 1e9, Sample{Available: 1e9, Swapped: 3e9} }, "memory", LevelWarn, "1 of 12 requests; first engine, 8000 tokens, run 1: 3.0 GB were swapped out"},
+		"swaps a bit": {func(r *Report) {
+			r.Rows[0].Host.Available, r.Rows[2].Host = 1e9, Sample{Available: 1e9, Swapped: swappedMost}
+		}, "memory", LevelOK, "no request swapped out more than 64 MiB"},
+		"swapped long": {func(r *Report) { r.Rows[1].Host = Sample{Available: 1e9, Swapped: 3e9} }, "memory", LevelOK, "1.0 GB or more were left"},
+		"not told": {func(r *Report) {
+			r.Rows[0].Host = Sample{Available: 1e9, Swapped: 3e9}
+			r.Rows[2].Host = r.Rows[0].Host
+		}, "memory", LevelOK, "1.0 GB or more were left"},
 		"scarce":        {func(r *Report) { r.Host.Memory = 64e9; r.Rows[0].Host.Available = 2e9 }, "memory", LevelWarn, "2.0 GB were left"},
 		"few tokens":    {each(Bridged, func(r *Row) { r.Said = 3 }), "decode rate", LevelWarn, "fewer than 16 tokens"},
 		"error":         {func(r *Report) { r.Rows[3].Error = "cut" }, "answered", LevelFail, "1 of 12 requests failed; first warm, 8000 tokens, run 1: cut"},
@@ -269,10 +283,11 @@ func TestWhatMakesARowGood(t *testing.T) {
 		"a template in the cache":   {native, func(r *Row) { r.Cached = ptr(16) }, ""},
 		"native says nothing":       {native, func(r *Row) { r.Cached = nil }, ""},
 		"partial":                   {bridged, func(r *Row) { r.Outcome = "partial" }, "it was not wholly bridged"},
+		"a verdict of no word":      {bridged, func(r *Row) { r.Outcome, r.Verdict = "", "; id=r1" }, "it was not wholly bridged"},
 		"bypass":                    {bridged, func(r *Row) { r.Outcome = "bypass" }, "it was not wholly bridged"},
 		"fewer cached":              {bridged, func(r *Row) { r.Cached = ptr(7935) }, "fewer tokens were cached than promised"},
 		"bridged says nothing":      {bridged, func(r *Row) { r.Cached = nil }, ""},
-		"no verdict":                {bridged, func(r *Row) { r.Outcome, r.Verdict, r.Promised = "", "", 0 }, ""},
+		"no verdict":                {bridged, func(r *Row) { r.Outcome, r.Verdict, r.Promised = "", "", 0 }, "it has no verdict, which others have"},
 		"marker":                    {bridged, func(r *Row) { r.Marker = MarkerMissing }, "it does not name the marker, which native answers do"},
 		"nobody looked for markers": {bridged, func(r *Row) { r.Marker = "" }, ""},
 		"warm engine":               {engine, func(r *Row) { r.Cached = ptr(7000) }, "it was not cold"},
@@ -288,8 +303,24 @@ func TestWhatMakesARowGood(t *testing.T) {
 		if n := r.Lengths[0].Arms[x.Arm].First.N; x.Unfit != c.unfit || n != want || x.good() != (c.unfit == "") {
 			t.Errorf("%s: %q, %d in the median", name, x.Unfit, n)
 		}
-		if c.unfit != "" && !strings.Contains(r.Markdown(), c.unfit) {
-			t.Errorf("%s: not said", name)
+		line := fmt.Sprintf("not in a median: %s, 8000 tokens, run 1: %s\n", x.Arm, c.unfit)
+		if c.unfit != "" && !strings.Contains(r.Markdown(), c.unfit) || strings.Contains(r.Text(), line) != (c.unfit != "" && x.Counted) {
+			t.Errorf("%s: not said in\n%s", name, r.Text())
+		}
+	}
+	// An endpoint that never sends a verdict is none of pdlink's fronts.
+	mute := made(func(r *Report) {
+		for i := range r.Rows {
+			r.Rows[i].Outcome, r.Rows[i].Verdict, r.Rows[i].Promised = "", "", 0
+		}
+	})
+	if l := mute.Lengths[0]; l.Arms[Bridged].First.N != 3 || strings.Contains(mute.Text(), "not in a median") {
+		t.Errorf("%+v\n%s", l, mute.Text())
+	}
+	for want, r := range map[int]*Report{1: mute, 0: made(func(r *Report) { r.Rows[1].Verdict = "" })} {
+		b := run{report: r, front: &target{name: "the front"}}
+		if b.silent(); len(r.Lacks) != want {
+			t.Errorf("%q", r.Lacks)
 		}
 	}
 	// Where native answers lose markers of a length, too, it is the model that does.

@@ -158,17 +158,16 @@ func (d *round) text(ctx context.Context, t *target, arm Arm, p *prompt, seed ui
 			row.Marker = MarkerFound
 		}
 	}
-	if arm == Bridged && err == nil && a.verdict == "" {
-		d.missing("verdicts: %s sends none (X-PDLink), so whether prompts were bridged is known from cached tokens at most, and no overhead is computed", t.name)
-	}
-	if a.usage.generated == nil && a.pieces > 1 {
+	if err == nil && a.usage.generated == nil && a.pieces > 1 { // one that broke off had no time to
 		d.missing("tokens of answers: %s does not tell them, so decode rates count pieces of text", t.name)
 	}
 	row.judged()
 	d.record(ctx, t, &row)
 	if row.Tokens == 0 {
 		row.Tokens = d.want
-		d.missing("tokens of prompts: %s does not tell them, so the length that was wanted is shown", t.name)
+		if err == nil {
+			d.missing("tokens of prompts: %s does not tell them, so the length that was wanted is shown", t.name)
+		}
 	}
 	row.heat(before, sample(ctx))
 	return row, ctx.Err()
@@ -283,7 +282,7 @@ func (d *round) reads(ctx context.Context, known ids, unknown error, seed uint64
 	}
 	row.Total, row.Cached = a.total.Seconds(), a.usage.cached
 	_, row.Said = a.rate()
-	if row.Cached == nil {
+	if err == nil && row.Cached == nil {
 		d.missing("whether the engine read its prompts cold: its answers do not say (vLLM's do with --enable-prompt-tokens-details)")
 	}
 	row.heat(before, sample(ctx))
@@ -303,13 +302,13 @@ func (d *round) covered() int {
 func (d *round) tell() {
 	if d.bridged != nil {
 		r := d.bridged
-		if e := d.engine; e != nil && e.flaw(false) == "" && r.flaw(false) == "" && r.Outcome == outcomeBridged && r.First > 0 {
+		if e := d.engine; e != nil && e.flaw(false, false) == "" && r.flaw(false, false) == "" && r.Outcome == outcomeBridged && r.First > 0 {
 			over := r.First - e.Total
 			r.Reading, r.Overhead = e.Total, &over
 		}
 		if n := d.native; n != nil && n.Error == "" {
 			r.Alone = n.First
-			if n.Rate > 0 && n.flaw(false) == "" && r.flaw(false) == "" {
+			if n.Rate > 0 && n.flaw(false, false) == "" && r.flaw(false, false) == "" {
 				r.Pair = r.Rate / n.Rate
 			}
 		}

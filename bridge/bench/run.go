@@ -47,11 +47,20 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	err = b.all(ctx)
 	r.Seconds = time.Since(r.Time).Seconds()
 	r.Whole = err == nil
+	b.silent()
 	r.judge()
 	r.Lengths = append(r.Lengths, lengths(r.Rows)...)
 	r.Checks = append(r.Checks, r.checks()...)
 	r.OK = r.Whole && !slices.ContainsFunc(r.Checks, func(c Check) bool { return c.Level == LevelFail })
 	return r, err
+}
+
+// silent notes that a front answered and sent no verdict at all.
+func (b *run) silent() {
+	answered := func(x Row) bool { return x.Arm == Bridged && x.Error == "" }
+	if slices.ContainsFunc(b.report.Rows, answered) && !b.report.tells() {
+		b.missing("verdicts: %s sends none (X-PDLink), so whether prompts were bridged is known from cached tokens at most, and no overhead is computed", b.front.name)
+	}
 }
 
 // shown is a URL for people, "" for none.

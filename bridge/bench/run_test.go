@@ -194,6 +194,7 @@ func TestFaults(t *testing.T) {
 		"redirect":      {answers(307, "text/plain", ""), "answers 307"},
 		"error in it":   {answers(200, sse, text+`data: {"error":{"message":"out of memory"}}`+"\n\n"), "broke off: the endpoint says: out of memory"},
 		"cut":           {answers(200, sse, text), "broke off after 1 pieces of text"},
+		"cut later":     {answers(200, sse, text+text), "broke off after 2 pieces of text"},
 		"no JSON":       {answers(200, sse, "data: {\n\n"), "cannot be read"},
 		"wrong types":   {answers(200, sse, `data: {"choices":7}`+"\n\n"), "cannot be read"},
 		"endless line":  {answers(200, sse, "data: "+strings.Repeat("x", maxEvent+1)), "a line of more than"},
@@ -222,6 +223,9 @@ func TestFaults(t *testing.T) {
 			}
 			if a := r.Lengths[0].Arms[Native]; a.Total.N != 1 {
 				t.Errorf("%+v", a)
+			}
+			if slices.ContainsFunc(r.Lacks, func(s string) bool { return strings.HasPrefix(s, "tokens of ") }) {
+				t.Errorf("the decoder tells them: %q", r.Lacks)
 			}
 			valid(t, r)
 		})

@@ -174,8 +174,8 @@ func (r *Report) about() []string {
 	return lines
 }
 
-// Text is the report for a terminal: medians, each with the least and the most, checks and what
-// is missing.
+// Text is the report for a terminal: medians, each with the least and the most, checks, the
+// requests that count and are in no median, and what is missing.
 func (r *Report) Text() string {
 	var b strings.Builder
 	for _, line := range r.about() {
@@ -193,6 +193,11 @@ func (r *Report) Text() string {
 	b.WriteByte('\n')
 	for _, c := range r.Checks {
 		fmt.Fprintf(&b, "%-4s  %s: %s\n", c.Level, c.Check, c.Text)
+	}
+	for i := range r.Rows {
+		if x := &r.Rows[i]; x.Counted && x.Unfit != "" {
+			fmt.Fprintf(&b, "not in a median: %s, %d tokens, run %d: %s\n", x.Arm, x.Want, x.Run, x.Unfit)
+		}
 	}
 	for _, m := range r.Lacks {
 		fmt.Fprintf(&b, "not measured  %s\n", m)

@@ -348,6 +348,7 @@ func phaseOrder() []Phase {
 func phases(runs []Run) []Phase {
 	order, list := phaseOrder(), []Phase{}
 	whole, left := map[string]float64{}, map[string]float64{} // by end
+	lasted := map[string][]float64{}                          // likewise, of each run
 	for _, r := range runs {
 		for _, end := range []string{"sender", "receiver"} {
 			all := 0.0
@@ -357,6 +358,7 @@ func phases(runs []Run) []Phase {
 				}
 			}
 			// A receiver reads what comes before the transfer's first open, too.
+			lasted[end] = append(lasted[end], max(r.Seconds, all))
 			whole[end] += max(r.Seconds, all)
 			left[end] += max(0, r.Seconds-all)
 		}
@@ -365,10 +367,10 @@ func phases(runs []Run) []Phase {
 		took, busy, known := left[p.End], left[p.End], len(runs) > 0
 		if p.Phase != rest {
 			took, busy, known = 0, 0, false
-			for _, r := range runs {
+			for i, r := range runs {
 				_, ok := r.Busy[p.Phase]
 				known = known || ok
-				took, busy = took+r.Spent[p.Phase], busy+min(r.Seconds, r.Busy[p.Phase])
+				took, busy = took+r.Spent[p.Phase], busy+min(lasted[p.End][i], r.Busy[p.Phase])
 			}
 		}
 		if known && whole[p.End] > 0 {

@@ -196,6 +196,9 @@ func TestSharesAreTheWhole(t *testing.T) {
 		sums, busy := map[string]float64{}, map[string]float64{}
 		for _, p := range l.Phases {
 			sums[p.End] += p.Share
+			if p.Busy < p.Share {
+				t.Errorf("%+v: it was going on for less than its share", p)
+			}
 			if want := map[string]float64{"write": 0.5, "wire in": 0.25, "project": 0.25, "grant": 0.5}[p.Phase]; p.Phase != "rest" && !near(p.Share, want, 1e-9) {
 				t.Errorf("%+v", p)
 			}
@@ -209,7 +212,7 @@ func TestSharesAreTheWhole(t *testing.T) {
 	if err := cost.Make(r, cost.Engines{}, []cost.Measured{{Link: "tcp", Runs: long}}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if p := r.Links[len(r.Links)-1].Phases; len(p) != 3 || p[1].Share != 1 || p[0].Share != 1 || p[2].Share != 0 {
+	if p := r.Links[len(r.Links)-1].Phases; len(p) != 3 || p[1].Share != 1 || p[1].Busy != 1 || p[0].Share != 1 || p[2].Share != 0 {
 		t.Errorf("%+v", p)
 	}
 }
@@ -266,6 +269,16 @@ func TestHowFarALineGoes(t *testing.T) {
 	}
 	if s := r.KnownText(); !strings.Contains(s, "from 24,924 to 241,155 tokens") || (&cost.Report{}).KnownText() != "" {
 		t.Errorf("%q", s)
+	}
+	for want, e := range map[string][2]cost.Series{ // the native times, and those with all blocks
+		"known of no common length": {{{Tokens: 2000, Seconds: 5}, {Tokens: 8000, Seconds: 20}}},
+		"from 30,000 to 60,000":     {cost.Rate(400), {{Tokens: 30_000, Seconds: 1}, {Tokens: 60_000, Seconds: 2}}},
+		"from 24,600 to 25,000":     {{{Tokens: 24_600, Seconds: 60}}},
+	} {
+		x := &cost.Report{Engines: cost.EngineReport{Prefill: cost.Series{{Tokens: 25_000, Seconds: 17}, {Tokens: 82_000, Seconds: 42}}, Native: e[0], Cached: e[1]}}
+		if s := x.KnownText(); !strings.Contains(s, want) {
+			t.Errorf("%q, not %s", s, want)
+		}
 	}
 	if l.EvenKnown || r.EvenText(&l)[0] != '~' || !strings.Contains(r.Headline, "from about") || l.Costs[4].Known || !l.Costs[1].Known {
 		t.Errorf("nobody has measured those engines at %d tokens: %+v", *l.BreakEven, l)

@@ -73,7 +73,13 @@ func (r *Report) NoiseText() string {
 
 // Noisy reports whether the link's runs differ so much, and between what.
 func (l *LinkReport) Noisy() (least, most float64, ok bool) {
-	_, least, most = spread(longest(l.Measurements), func(r Run) float64 { return r.Seconds })
+	return Apart(longest(l.Measurements), func(r Run) float64 { return r.Seconds })
+}
+
+// Apart reports whether a value of runs differs by more than a half among them, and between
+// what.
+func Apart(runs []Run, of func(Run) float64) (least, most float64, ok bool) {
+	_, least, most = spread(runs, of)
 	return least, most, most > noisy*least
 }
 
@@ -137,17 +143,20 @@ func (r *Report) FitText() string {
 // empty where they are of all, being rates, or of none.
 func (r *Report) KnownText() string {
 	least, most := 0, 0
-	for _, s := range []Series{r.Engines.Prefill, r.Engines.Native} {
+	for _, s := range []Series{r.Engines.Prefill, r.Engines.Native, r.Engines.Cached} {
 		if n := s.Longest(); n > 0 {
 			if least = max(least, s[0].Tokens); most == 0 || n < most {
 				most = n
 			}
 		}
 	}
-	if most == 0 {
+	switch {
+	case most == 0:
 		return ""
+	case (1-nearLength)*float64(least) > (1+nearLength)*float64(most):
+		return "The engines' times are known of no common length, so that one or another is extrapolated at each. "
 	}
-	return fmt.Sprintf("The engines' times are known from %s to %s tokens; outside of that they are extrapolated. ", Number(least), Number(most))
+	return fmt.Sprintf("The engines' times are known from %s to %s tokens; outside of that they are extrapolated. ", Number(min(least, most)), Number(max(least, most)))
 }
 
 // Estimates reports whether a row or a break-even is not of lengths that were measured.

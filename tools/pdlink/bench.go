@@ -31,12 +31,13 @@ time, the decode rate, the answer's cached tokens and the verdict; every round i
 people: what the engine took, what was added, what native would take. At the end there are the
 medians of each length with the least and the most, and checks: that all was answered, bridged
 and as cold or warm as it should be, that markers were found where the model can find them at
-all, that bridged answers decode as quickly as native ones (within 2 %, of each round's pair
-too), that nothing slowed this host down, and that it had memory left. A request that failed,
-was not cold or warm as it should be, not wholly bridged, found fewer cached tokens than were
-promised, or lost a marker that native answers name is in no median, and its row says why. Overhead is TTFT through the front minus the engine's time on the same
-ids. Ids are those of the decoder's plug-in, which --native leads to, else what the
-engine's tokenizer makes of the prompt.
+all, that bridged answers decode as quickly as native ones (within 2 %: the medians, and half
+of the rounds or more), that nothing slowed this host down, and that it had memory left. A
+request that failed, was not cold or warm as it should be, not wholly bridged, without the
+verdict that others have, found fewer cached tokens than were promised, or lost a marker that
+native answers name is in no median, and the summary says of each why. Overhead is TTFT
+through the front minus the engine's time on the same ids. Ids are those of the decoder's
+plug-in, which --native leads to, else what the engine's tokenizer makes of the prompt.
 
 Any one of the URLs will do, and --native and --front may be any endpoint that speaks the
 OpenAI API, also one that sends no verdicts; what cannot be measured or known then is listed,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -34,7 +35,7 @@ type costRatio struct {
 	Coverage float64 `json:"coverage"` // how probable it is that the interval has the true one
 	Differs  bool    `json:"differs"`  // 1 is outside of an interval that is sure enough, and nothing disturbed the runs
 
-	Disturbed []string `json:"disturbed"` // which reports' runs differ by more than a half among themselves; null: none
+	Disturbed []string `json:"disturbed"` // which reports' runs of this row differ by more than a half among themselves; null: none
 	Unlike    []string `json:"unlike"`    // in what A and B were measured differently; null: in nothing
 }
 
@@ -48,9 +49,10 @@ both measured, and the wait behind the last layer, as the ratio B/A with an inte
 that has the true one with a probability of 95 % or as much as the runs allow. Four
 runs on each side are enough for that. A and B are files of "pdlink cost --json".
 
-Reports of other prompts, stores, chunks or ends are refused. A link whose runs differ by
-more than a half among themselves in one of them was disturbed, and no difference is
-claimed of it. Where hosts, builds or the prefill's pace are not the same, that is said.
+Reports of other cases, stores, chunks or ends are refused: ends are two processes, or both
+in one. A row whose runs differ by more than a half among themselves in one of the reports,
+in the row's own figure or in their seconds, was disturbed, and no difference is claimed of
+it. Where hosts, builds or the prefill's pace are not the same, that is said.
 
 ` + statusText,
 		Args: wants(2, "A", "B"),
@@ -101,11 +103,53 @@ func unequal(list []setting) (texts []string) {
 
 // differences are those between two reports that make their numbers ones of different things.
 func differences(a, b *cost.Report) []string {
-	return unequal([]setting{
-		{"case", a.Case, b.Case}, {"model", a.Model, b.Model}, {"bytes a token", cost.Bytes(a.BytesPerToken), cost.Bytes(b.BytesPerToken)},
+	list := []setting{
+		{"case", a.Case, b.Case}, {"model", a.Model, b.Model}, {"bytes a token", exactBytes(a.BytesPerToken), exactBytes(b.BytesPerToken)},
 		{"tokens of a block", fmt.Sprint(a.BlockTokens), fmt.Sprint(b.BlockTokens)}, {"layers", fmt.Sprint(a.Layers), fmt.Sprint(b.Layers)},
 		{"tokens of a chunk", fmt.Sprint(a.Chunk), fmt.Sprint(b.Chunk)}, {"store", a.Store, b.Store}, {"made before", fmt.Sprint(a.Made), fmt.Sprint(b.Made)},
-	})
+	}
+	for _, l := range a.Links {
+		for _, m := range b.Links {
+			if l.Link == m.Link {
+				list = append(list, setting{"processes of " + l.Link, fmt.Sprint(l.Processes), fmt.Sprint(m.Processes)})
+			}
+		}
+	}
+	return unequal(list)
+}
+
+// exactBytes is an amount with all of its digits: equal texts are equal numbers.
+func exactBytes(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) + " B" }
+
+// costFigure is what a row of a comparison is of.
+type costFigure struct {
+	what  string
+	paced bool // of runs at the prefill's pace, of any length
+	of    func(cost.Run) float64
+}
+
+// costFigures are the rows of a link of which both measured prompts of n tokens.
+func costFigures(n int) []costFigure {
+	return []costFigure{
+		{fmt.Sprintf("seconds of %s tokens", cost.Number(n)), false, func(r cost.Run) float64 { return r.Seconds }},
+		{"tail, seconds", true, func(r cost.Run) float64 { return r.Tail }},
+		{"sender CPU, seconds", false, func(r cost.Run) float64 { return r.SenderCPU }},
+		{"receiver CPU, seconds", false, func(r cost.Run) float64 { return r.ReceiverCPU }},
+	}
+}
+
+// pick returns the runs that the row is of, n tokens long, their values, and whether they
+// were disturbed: those values or their seconds are too far apart.
+func (f *costFigure) pick(all []cost.Run, n int) (values []float64, disturbed bool) {
+	var runs []cost.Run
+	for _, r := range all {
+		if r.Paced == f.paced && (f.paced || r.Tokens == n) {
+			runs, values = append(runs, r), append(values, f.of(r))
+		}
+	}
+	_, _, figure := cost.Apart(runs, f.of)
+	_, _, seconds := cost.Apart(runs, func(r cost.Run) float64 { return r.Seconds })
+	return values, figure || seconds
 }
 
 // ratios compares the links that both reports have.
@@ -113,48 +157,30 @@ func ratios(a, b *cost.Report) (list []costRatio) {
 	unlike := unequal([]setting{{"host", a.Host, b.Host}, {"pdlink", a.Version, b.Version}})
 	for _, l := range a.Links {
 		for _, m := range b.Links {
-			if l.Link != m.Link || l.Processes != m.Processes {
+			if l.Link != m.Link {
 				continue
 			}
-			var disturbed []string
-			for _, x := range []struct {
-				name string
-				of   cost.LinkReport
-			}{{"A", l}, {"B", m}} {
-				if _, _, ok := x.of.Noisy(); ok {
-					disturbed = append(disturbed, x.name)
-				}
-			}
 			n := commonLength(l.Measurements, m.Measurements)
-			for _, w := range []struct {
-				what  string
-				paced bool
-				of    func(cost.Run) float64
-			}{
-				{fmt.Sprintf("seconds of %s tokens", cost.Number(n)), false, func(r cost.Run) float64 { return r.Seconds }},
-				{"tail, seconds", true, func(r cost.Run) float64 { return r.Tail }},
-				{"sender CPU, seconds", false, func(r cost.Run) float64 { return r.SenderCPU }},
-				{"receiver CPU, seconds", false, func(r cost.Run) float64 { return r.ReceiverCPU }},
-			} {
-				pick := func(runs []cost.Run) (v []float64) {
-					for _, r := range runs {
-						if r.Paced == w.paced && (w.paced || r.Tokens == n) {
-							v = append(v, w.of(r))
-						}
-					}
-					return v
-				}
-				x, y := pick(l.Measurements), pick(m.Measurements)
+			for _, f := range costFigures(n) {
+				x, noisyA := f.pick(l.Measurements, n)
+				y, noisyB := f.pick(m.Measurements, n)
 				q := stats.Ratio(y, x, costConfidence)
 				if math.IsNaN(q.Median) {
 					continue
 				}
+				var disturbed []string
+				if noisyA {
+					disturbed = append(disturbed, "A")
+				}
+				if noisyB {
+					disturbed = append(disturbed, "B")
+				}
 				also := slices.Clone(unlike)
-				if w.paced {
+				if f.paced {
 					also = append(also, unequal([]setting{{"the prefill's pace", paceText(a), paceText(b)}})...)
 				}
 				list = append(list, costRatio{
-					Event: "compare", Link: l.Link, What: w.what, A: stats.Median(x, costConfidence).Median, B: stats.Median(y, costConfidence).Median,
+					Event: "compare", Link: l.Link, What: f.what, A: stats.Median(x, costConfidence).Median, B: stats.Median(y, costConfidence).Median,
 					Ratio: q.Median, Low: q.Low, High: q.High, Coverage: q.Coverage, Differs: q.Coverage >= costConfidence && (q.Low > 1 || q.High < 1) && len(disturbed) == 0,
 					Disturbed: disturbed, Unlike: also,
 				})

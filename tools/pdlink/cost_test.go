@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -306,12 +307,12 @@ func TestCostCompare(t *testing.T) {
 func TestCostCompareOfUnlikeReports(t *testing.T) {
 	a := costFile(t, "m", 1, 1.01, 1.02, 1.03, 1.04, 1.05)
 	for say, r := range map[string]cost.Report{
-		"case: A none, B synthetic:x":     {Model: "m", Case: "synthetic:x"},
-		"tokens of a chunk: A 0, B 8192":  {Model: "m", Chunk: 8192},
-		"tokens of a block: A 0, B 256":   {Model: "m", BlockTokens: 256},
-		"store: A none, B durable":        {Model: "m", Store: "durable"},
-		"made before: A false, B true":    {Model: "m", Made: true},
-		"bytes a token: A 0 B, B 9.84 kB": {Model: "m", BytesPerToken: 9842},
+		"case: A none, B synthetic:x":    {Model: "m", Case: "synthetic:x"},
+		"tokens of a chunk: A 0, B 8192": {Model: "m", Chunk: 8192},
+		"tokens of a block: A 0, B 256":  {Model: "m", BlockTokens: 256},
+		"store: A none, B durable":       {Model: "m", Store: "durable"},
+		"made before: A false, B true":   {Model: "m", Made: true},
+		"bytes a token: A 0 B, B 9842 B": {Model: "m", BytesPerToken: 9842},
 	} {
 		if status, out, errOut := cli(t, "cost", "compare", a, costFileOf(t, r, 1)); status != exitUsage || out != "" || !strings.Contains(errOut, say) {
 			t.Errorf("%s: status %d: %s%s", say, status, out, errOut)
@@ -323,12 +324,53 @@ func TestCostCompareOfUnlikeReports(t *testing.T) {
 	if status != exitOK || !strings.Contains(out, "B takes more") || strings.Count(out, "not the same: host: A none, B a Mac") != 1 || !strings.Contains(out, "not the same: the prefill's pace: A none, B ") {
 		t.Errorf("status %d: %s", status, out)
 	}
+	near, far := &cost.Report{BytesPerToken: 9842}, &cost.Report{BytesPerToken: 9842.25}
+	if list := differences(near, far); !slices.Equal(list, []string{"bytes a token: A 9842 B, B 9842.25 B"}) {
+		t.Errorf("%q", list)
+	}
+	near.Links, far.Links = []cost.LinkReport{{Link: "tcp", Processes: 2}, {Link: "mem", Processes: 1}}, []cost.LinkReport{{Link: "mem", Processes: 1}, {Link: "tcp", Processes: 1}}
+	if far.BytesPerToken = 9842; !slices.Equal(differences(near, far), []string{"processes of tcp: A 2, B 1"}) {
+		t.Errorf("%q", differences(near, far))
+	}
 	disturbed := costFile(t, "m", 2, 2.01, 2.02, 2.03, 2.04, 9)
 	if _, out, _ = cli(t, "cost", "compare", a, disturbed); !strings.Contains(out, "disturbed: runs of B differ too much") || strings.Contains(out, "B takes more") {
 		t.Errorf("%s", out)
 	}
 	if _, out, _ = cli(t, "cost", "compare", disturbed, a, "--json"); !strings.Contains(out, `"disturbed":["A"]`) || strings.Contains(out, `"differs":true`) {
 		t.Errorf("%s", out)
+	}
+}
+
+// TestCostDisturbedRows: the runs of a row count, and no others.
+func TestCostDisturbedRows(t *testing.T) {
+	link := func(change func(i int, runs []cost.Run)) *cost.Report {
+		var all []cost.Run
+		for i := range 6 {
+			runs := []cost.Run{{Tokens: 4096, Seconds: 1, SenderCPU: 1, ReceiverCPU: 1}, {Tokens: 8192, Seconds: 2}, {Paced: true, Tokens: 8192, Seconds: 9, Tail: 1}}
+			change(i, runs)
+			all = append(all, runs...)
+		}
+		return &cost.Report{Links: []cost.LinkReport{{Link: "tcp", Measurements: all}}}
+	}
+	plain := link(func(_ int, runs []cost.Run) { runs[1].Tokens = 6144 }) // the longest in common has 4,096
+	for name, c := range map[string]struct {
+		change func(i int, runs []cost.Run)
+		want   string // a letter for each row that is disturbed
+	}{
+		"nothing":           {func(int, []cost.Run) {}, "----"},
+		"a longer one":      {func(i int, runs []cost.Run) { runs[1].Seconds += float64(i) }, "----"},
+		"that of the row":   {func(i int, runs []cost.Run) { runs[0].Seconds += float64(i) }, "B-BB"},
+		"the tail":          {func(i int, runs []cost.Run) { runs[2].Tail += float64(i) }, "-B--"},
+		"the sender's CPU":  {func(i int, runs []cost.Run) { runs[0].SenderCPU += float64(i) }, "--B-"},
+		"paced runs' times": {func(i int, runs []cost.Run) { runs[2].Seconds += 2 * float64(i) }, "-B--"},
+	} {
+		got := ""
+		for _, r := range ratios(plain, link(c.change)) {
+			got += cmp.Or(strings.Join(r.Disturbed, ""), "-")
+		}
+		if got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
 	}
 }
 

@@ -50,6 +50,13 @@ func write(t *testing.T, r *cost.Report) string {
 func TestPage(t *testing.T) {
 	k, _ := cost.KnownEngines("deepseek-v4-flash")
 	r := report(t, k.Engines)
+	o := r.Engines.Origins
+	r.Engines.Origins = cost.Origins{Prefill: cost.Elsewhere, Native: cost.Given, Cached: cost.Computed}
+	mixed := write(t, r)
+	r.Engines.Origins = o
+	if !strings.Contains(mixed, "Grey is the decoder's time by itself (given), blue the prefill engine's (published), green the decoder's with the blocks (computed), orange the link's (measured)") {
+		t.Error("it does not say which times are from where")
+	}
 	text := write(t, r)
 	for _, want := range []string{
 		html.EscapeString(r.Headline), html.EscapeString(r.EnginesText()), "not measured here, but published by pd-bridge", "sealed TCP", "memory (no link at all)", "no &lt;card&gt; &amp; no &#39;port&#39;", "What a faster cable would buy", "The published table",
@@ -84,6 +91,37 @@ func TestPage(t *testing.T) {
 		}
 		if !strings.Contains(svg, "tokens of the prompt") || strings.Contains(svg, "NaN") || strings.Contains(svg, "Inf") {
 			t.Errorf("%.300s", svg)
+		}
+	}
+}
+
+// TestPageOfLittle: of a short prompt, of one run, and of what a file may say, there is a
+// picture all the same.
+func TestPageOfLittle(t *testing.T) {
+	make1 := func(seconds float64, lengths ...int) *cost.Report {
+		r := &cost.Report{BytesPerToken: 10_000, BlockTokens: 64, Layers: 43, Chunk: 8192}
+		m := cost.Measured{Link: "tcp", Processes: 2}
+		for _, n := range lengths {
+			m.Runs = append(m.Runs, cost.Run{Tokens: n, Blocks: 1, Bytes: 640_000, Seconds: seconds})
+		}
+		if err := cost.Make(r, cost.Engines{}, []cost.Measured{m}, cost.Lengths()); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	short := write(t, make1(0.01, 64))
+	if !strings.Contains(short, "stroke-dasharray") || !strings.Contains(short, ">500<") || strings.Contains(short, "0.5K") {
+		t.Error("no line of a short prompt, or its lengths are not marked")
+	}
+	level := make1(0.01, 64, 128)
+	dot := make1(0.01, 64)
+	dot.Links[0].Line, dot.Links[0].MsPerToken = cost.FitReport{}, 0
+	none := make1(0.01, 64)
+	none.Links[0] = cost.LinkReport{Link: "tcp"}
+	for name, r := range map[string]*cost.Report{"as long of any length": level, "a dot": dot, "nothing": none} {
+		text := write(t, r)
+		if svg := text[max(0, strings.Index(text, "<svg ")):]; strings.Contains(svg, "NaN") || strings.Contains(svg, "Inf") || !strings.Contains(svg, "unpaced") {
+			t.Errorf("%s: %.300s", name, svg)
 		}
 	}
 }

@@ -23,7 +23,8 @@ const (
 	plotHeight = 11 * vg.Centimeter
 )
 
-// The plot's range in tokens, and how many points a curve has.
+// A plot's range in tokens, where nothing shorter was measured, and how many points a curve
+// has.
 const (
 	shortest = 1_000
 	longest  = 1_000_000
@@ -63,7 +64,7 @@ func firstToken(r *cost.Report, e cost.Engines) (template.HTML, error) {
 			func(n int) float64 { return e.Bridged(link, n).Total }})
 	}
 	p := newPlot("tokens of the prompt", "seconds to the first token")
-	if err := addCurves(p, list); err != nil {
+	if err := addCurves(p, list, shortest); err != nil {
 		return "", err
 	}
 	for i, l := range bridged {
@@ -89,6 +90,12 @@ func firstToken(r *cost.Report, e cost.Engines) (template.HTML, error) {
 // dashed where it goes on, as far as that says anything.
 func linkAlone(r *cost.Report) (template.HTML, error) {
 	p := newPlot("tokens of the prompt", "seconds on the link, unpaced")
+	from := shortest
+	for _, l := range r.Links {
+		if l.Line.Shortest > 0 {
+			from = min(from, l.Line.Shortest)
+		}
+	}
 	for i, l := range r.Links {
 		link := cost.Link{Fixed: l.Fixed, PerToken: l.MsPerToken / 1e3}
 		within := func(least, most int) func(int) float64 {
@@ -104,7 +111,7 @@ func linkAlone(r *cost.Report) (template.HTML, error) {
 			{"", c, vg.Points(1.5), dash, within(0, l.Line.Shortest)},
 			{"", c, vg.Points(2), nil, within(l.Line.Shortest, l.Line.Longest)},
 			{"", c, vg.Points(1.5), dash, within(l.Line.Longest, cost.Far*l.Line.Longest)},
-		})
+		}, from)
 		if err != nil {
 			return "", err
 		}
@@ -162,11 +169,12 @@ func newPlot(x, y string) *plot.Plot {
 	return p
 }
 
-func addCurves(p *plot.Plot, list []curve) error {
+// addCurves draws curves from a length on.
+func addCurves(p *plot.Plot, list []curve, from int) error {
 	for _, c := range list {
 		var xy plotter.XYs
 		for i := range points {
-			n := int(math.Round(shortest * math.Pow(longest/shortest, float64(i)/(points-1))))
+			n := int(math.Round(float64(from) * math.Pow(longest/float64(from), float64(i)/(points-1))))
 			if v := c.of(n); v > 0 && !math.IsInf(v, 0) {
 				xy = append(xy, plotter.XY{X: float64(n), Y: v})
 			}
@@ -203,8 +211,11 @@ func (d decades) Ticks(least, most float64) (ticks []plot.Tick) {
 }
 
 func tokens(v float64) string {
-	if v >= 1e6 {
+	switch {
+	case v >= 1e6:
 		return fmt.Sprintf("%gM", v/1e6)
+	case v < 1e3:
+		return fmt.Sprintf("%g", v)
 	}
 	return fmt.Sprintf("%gK", v/1e3)
 }
@@ -219,8 +230,23 @@ func seconds(v float64) string {
 	return fmt.Sprintf("%.0f s", v)
 }
 
+// narrow is the largest part of its value that a range is too narrow to be drawn with.
+const narrow = 1e-6
+
+// widen makes a range that has logarithms of what an axis has, also of one value and of none.
+func widen(a *plot.Axis) {
+	switch {
+	case !(a.Min > 0) || a.Max < a.Min || math.IsInf(a.Max, 0):
+		a.Min, a.Max = 1, 10
+	case a.Max <= a.Min*(1+narrow):
+		a.Min, a.Max = max(a.Min/2, math.SmallestNonzeroFloat64), min(a.Max*2, math.MaxFloat64)
+	}
+}
+
 // render is the plot as an element of a page.
 func render(p *plot.Plot, w, h vg.Length) (template.HTML, error) {
+	widen(&p.X)
+	widen(&p.Y)
 	c := vgsvg.New(w, h)
 	p.Draw(draw.New(c))
 	var b bytes.Buffer
