@@ -219,9 +219,9 @@ func (g *Governor) Tried(now time.Time) ID {
 		g.trying = false
 		return None
 	}
-	best, gain := None, onGain
-	for _, t := range g.tries {
-		if v := g.gain(t); v >= gain {
+	best, gain := None, 0.0
+	for _, t := range g.tries { // of equals the first one
+		if v := g.gain(t); v >= onGain && v > gain {
 			best, gain = t.id, v
 		}
 	}

@@ -25,6 +25,7 @@ type world struct {
 
 	coded, plain int64 // bytes
 	tries        int
+	last         codec.ID // that coded
 	stored       float64 // bytes written to the socket
 	drain        float64 // bytes a second at which its buffer empties
 }
@@ -84,7 +85,7 @@ func (w *world) run(g *codec.Governor, long time.Duration) {
 			var took time.Duration
 			stored, took = w.code(id)
 			w.now = w.now.Add(took)
-			w.coded += frame
+			w.coded, w.last = w.coded+frame, id
 		} else {
 			w.plain += frame
 		}
@@ -140,6 +141,19 @@ func TestGovernor(t *testing.T) {
 		w.run(codec.NewGovernor(codec.Auto, codec.All(), w.place()), 30*time.Second)
 		if got := w.share(); got < tt.least || got > tt.most {
 			t.Errorf("%s: %.3f of the bytes were coded, want %.3f to %.3f", name, got, tt.least, tt.most)
+		}
+	}
+}
+
+// TestGovernorOfEquals: of codecs that gain the same the first one is taken, and one that
+// gains more wherever it is.
+func TestGovernorOfEquals(t *testing.T) {
+	for ratio, want := range map[float64]codec.ID{1.5: codec.BF16, 1.4: codec.BF16, 1.6: codec.LZ4} {
+		w := newWorld(1e8)
+		w.ratio[codec.LZ4] = ratio
+		w.run(codec.NewGovernor(codec.Auto, codec.All(), w.place()), 10*time.Second)
+		if w.last != want {
+			t.Errorf("LZ4 makes it %v times smaller, BF16 1.5 times: coded by %v", ratio, w.last)
 		}
 	}
 }
