@@ -26,8 +26,8 @@ type world struct {
 	coded, plain int64 // bytes
 	tries        int
 	last         codec.ID // that coded
-	stored       float64 // bytes written to the socket
-	drain        float64 // bytes a second at which its buffer empties
+	stored       float64  // bytes written to the socket
+	drain        float64  // bytes a second at which its buffer empties
 }
 
 // place is one lane on four cores, and a kernel that counts.
