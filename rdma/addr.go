@@ -55,7 +55,7 @@ func (a *Addr) take(name, value string) error {
 	switch name {
 	case paramDevice:
 		if device, _, err := ParseDevice(value); err != nil || device == "" {
-			return fmt.Errorf("parameter %s is %.60q: want %[1]s=NAME or %[1]s=NAME:PORT, names are those of `ls /sys/class/infiniband`", name, value)
+			return fmt.Errorf("parameter %s is %.60q: want %[1]s=NAME or %[1]s=NAME:PORT, names look like mlx5_0 (Linux) or rdma_mcrdma0 (a Mac)", name, value)
 		}
 		a.Device = value
 	case paramFallback:

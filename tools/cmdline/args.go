@@ -47,11 +47,7 @@ func Wants(least int, names ...string) cobra.PositionalArgs {
 
 // flagError says which flag was probably meant.
 func flagError(c *cobra.Command, err error) error {
-	var unknown interface {
-		error
-		GetSpecifiedName() string
-		GetSpecifiedShortnames() string
-	}
+	var unknown *pflag.NotExistError // not one that lacks its value
 	hint := ""
 	if errors.As(err, &unknown) {
 		name := unknown.GetSpecifiedShortnames() // "-json" is read as -j -s -o -n

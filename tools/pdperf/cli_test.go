@@ -167,6 +167,7 @@ func TestRefusedCommandLines(t *testing.T) {
 		{[]string{"frobnicate"}, "unknown command"},
 		{[]string{"srve"}, "did you mean serve?"},
 		{[]string{"run", "--jsno"}, "did you mean --json? (see pdperf run --help)"},
+		{[]string{"run", "--size"}, "flag needs an argument: --size (see pdperf run --help)"},
 		{[]string{"run", "x"}, "pdperf run takes no arguments"},
 		{[]string{"completion", "tcsh"}, "unknown command \"tcsh\" of pdperf completion"},
 		{[]string{"help", "srve"}, "did you mean serve?"},

@@ -103,12 +103,23 @@ func openRDMA(opts tcp.Options, at rdma.Addr, o linkOptions) (transport.Link, er
 	return tcp.New(opts), nil
 }
 
+// rdmaHint is what to do about a link of rdma that a host cannot have.
+const rdmaHint = "`pdlink doctor rdma` says what is missing"
+
+// lacksRDMA reports that a host cannot have the link of a URL, which is of rdma.
+func lacksRDMA(url string, err error) bool {
+	return schemeOf(url) == rdma.Scheme && errors.Is(err, transport.ErrUnavailable)
+}
+
 // listenError is the error of an address that nobody can listen at: like that of a dial it
 // is a matter of the command line only where that has to change.
 func listenError(at string, err error) error {
 	err = fmt.Errorf("listen on %s: %w", at, err)
-	if linkkeys.Misused(err) {
+	switch {
+	case linkkeys.Misused(err):
 		return err
+	case lacksRDMA(at, err):
+		err = fmt.Errorf("%w: %s", err, rdmaHint)
 	}
 	return failed(err)
 }

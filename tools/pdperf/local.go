@@ -59,7 +59,7 @@ directory that only this user can read, and removed at its end.
 	f.sweep.register(c, strings.Join(localLinks(), ", "))
 	f.recv.register(c, true)
 	fl := c.Flags()
-	fl.StringVar(&f.link, "link", "tcp://127.0.0.1:0", "the only link to measure: mem://, tcp://127.0.0.1:0 or unix://path")
+	fl.StringVar(&f.link, "link", "tcp://127.0.0.1:0", "the only link to measure: mem://, tcp://127.0.0.1:0, rdma://ADDRESS:0 or unix://path")
 	fl.StringVar(&f.at, "at", "127.0.0.1", "address of this host at which the links of --links receive")
 	fl.BoolVar(&f.keys, "keys", false, "authenticate both ends of --link and seal the data, with keys made for this run")
 	fl.BoolVar(&f.sweep.floor, "floor", false, "measure the bare sender and receiver too (default with --links that have TCP; --floor=false: not)")

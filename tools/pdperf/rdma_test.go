@@ -38,6 +38,17 @@ func TestRDMAURLs(t *testing.T) {
 	}
 }
 
+// TestHelpNamesRDMA: and the version is asked for as of pdlink.
+func TestHelpNamesRDMA(t *testing.T) {
+	for want, args := range map[string][]string{
+		"rdma://host:port, unix://path": {"run", "--help"}, "rdma://ADDRESS:0 or unix://path": {"local", "--help"}, "pdperf " + buildVersion() + "\n": {"--version"},
+	} {
+		if status, out, _ := cli(t, args...); status != exitOK || !strings.Contains(out, want) {
+			t.Errorf("%q: status %d, no %q in %s", args, status, want, out)
+		}
+	}
+}
+
 // TestStatusWithoutRDMA: what a host cannot have is no fault of the command line, and ends
 // as with pdlink; a kind of link that there is nowhere is one.
 func TestStatusWithoutRDMA(t *testing.T) {
@@ -48,8 +59,12 @@ func TestStatusWithoutRDMA(t *testing.T) {
 		say    string
 	}{
 		{quick("run", "--to", none), exitFailed, "link unavailable"},
+		{quick("run", "--to", none), exitFailed, rdmaHint},
 		{[]string{"serve", "--listen", none}, exitFailed, "link unavailable"},
+		{[]string{"serve", "--listen", none}, exitFailed, rdmaHint},
 		{quick("local", "--link", none), exitFailed, "link unavailable"},
+		{quick("local", "--link", none), exitFailed, rdmaHint},
+		{quick("run", "--to", "tcp://127.0.0.1:1", "--to", none, "--links", "mem"), exitUsage, "want each of"},
 		{quick("run", "--to", "ftp://127.0.0.1:1"), exitUsage, "this build has"},
 		{[]string{"serve", "--listen", "ftp://127.0.0.1:1"}, exitUsage, "this build has"},
 		{[]string{"serve", "--listen", "tcp://127.0.0.1:0", "--floor-listen", "tcp://127.0.0.1:65536"}, exitFailed, "invalid port"},

@@ -28,7 +28,10 @@ CPU seconds per gigabyte at both ends, what the kernel granted.
 ` + statusText,
 		Args: cmdline.Group,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+
+		Version: buildVersion(),
 	}
+	root.SetVersionTemplate("pdperf {{.Version}}\n")
 	root.AddCommand(newLocal(io), newServe(io), newRun(io), newFloor(io), newFault(io), newCompare(io), newHandover(io), newSchema(io), newVersion(io))
 	return root
 }

@@ -57,7 +57,7 @@ so far.
 		RunE: func(c *cobra.Command, _ []string) error { return f.run(c, io) },
 	}
 	f.sweep.register(c, "those that --to names, and tcp"+sealedLink+", rdma"+sealedLink)
-	c.Flags().StringSliceVar(&f.to, "to", nil, "the receiving end, `URL` (tcp://host:port), one for each link")
+	c.Flags().StringSliceVar(&f.to, "to", nil, "the receiving end, `URL` (tcp://host:port, rdma://host:port, unix://path), one for each link")
 	c.Flags().StringVar(&f.floorTo, "floor-to", "", "measure the bare sender and receiver too: the `URL` of serve's --floor-listen")
 	f.keys.Register(c, true)
 	return c
@@ -114,6 +114,18 @@ func (b *remoteBench) routes() error {
 	}
 	if len(b.f.sweep.links) == 0 {
 		b.f.sweep.links = links
+	}
+	return b.lacking()
+}
+
+// lacking refuses links that no --to leads to.
+func (b *remoteBench) lacking() error {
+	address := map[string]string{"tcp": "tcp://host:port", rdma.Scheme: rdma.Scheme + "://host:port", "unix": "unix://path"}
+	for _, l := range b.f.sweep.links {
+		scheme := strings.TrimSuffix(l, sealedLink)
+		if want := address[scheme]; want != "" && b.urls[scheme] == "" {
+			return fmt.Errorf("--links %s: no --to is of %s: add %s", strings.Join(b.f.sweep.links, ","), scheme, want)
+		}
 	}
 	return nil
 }
@@ -224,6 +236,8 @@ func dialError(to string, err error) error {
 	hint := ""
 	switch {
 	case linkkeys.Refused(err):
+	case lacksRDMA(to, err):
+		hint = rdmaHint
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT):
 		hint = "nobody listens there: is `pdperf serve` running?"
 	case errors.Is(err, transport.ErrIncompatible):

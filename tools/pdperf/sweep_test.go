@@ -362,7 +362,7 @@ func TestSweepUsage(t *testing.T) {
 		say  string
 	}{
 		{[]string{"run", "--to", "tcp://127.0.0.1:1,tcp://127.0.0.1:2"}, "one URL for each scheme"},
-		{[]string{"run", "--to", "tcp://127.0.0.1:1", "--links", "rdma"}, "want each of tcp, tcp+tls"},
+		{[]string{"run", "--to", "tcp://127.0.0.1:1", "--links", "rdma+tls"}, "no --to is of rdma: add rdma://host:port"},
 		{[]string{"run", "--to", "tcp://127.0.0.1:1", "--floor-to", "rdma://x:1"}, "--floor-to"},
 		{[]string{"serve", "--once", "--floor-listen", "127.0.0.1:0"}, "--once"},
 		{[]string{"serve", "--send-ring", "-1"}, "--send-ring"},
