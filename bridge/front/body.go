@@ -23,10 +23,9 @@ type upload struct {
 	idle time.Duration
 	left func() error // of the request's context: why its client is gone
 
-	reading chan struct{} // has room for one, who reads or stops, and guards the next three
+	reading chan struct{} // has room for one, who reads or stops, and guards the next two
 	closed  bool
-	waited  time.Duration // for the client
-	got     int64         // bytes
+	credit  time.Duration // that the client has earned, less what it was waited for
 
 	state   sync.Mutex // guards the rest, and the connection's deadline
 	begun   bool       // somebody read
@@ -57,14 +56,13 @@ func (u *upload) Read(p []byte) (int, error) {
 	if u.closed {
 		return 0, http.ErrBodyReadAfterClose
 	}
-	earned := time.Duration(float64(u.got) / bodyRate * float64(time.Second))
 	began := time.Now()
-	if !u.begin(began.Add(min(u.idle, u.idle+earned-u.waited))) {
+	if !u.begin(began.Add(min(u.idle, u.idle+u.credit))) {
 		return 0, errMoot
 	}
 	n, err := u.body.Read(p)
-	u.waited += time.Since(began)
-	u.got += int64(n)
+	earned := time.Duration(float64(n) / bodyRate * float64(time.Second))
+	u.credit = min(u.credit-time.Since(began)+earned, u.idle) // no hours of single bytes for a long beginning
 	if err != nil {
 		err = u.end(err)
 	}

@@ -180,12 +180,15 @@ func (f *feed) Read([]byte) (int, error) {
 // Close implements io.Closer.
 func (f *feed) Close() error { return nil }
 
-// feeds is an upload whose client sends so many bytes every so often, 0: never.
-func feeds(bytes, times int, every time.Duration) *upload {
+// feeds is an upload whose client sends so many bytes at once, and then some every so often.
+func feeds(first, bytes, times int, every time.Duration) *upload {
 	f := &feed{come: make(chan int), changed: make(chan struct{})}
 	u := &upload{body: f, conn: http.NewResponseController(f), idle: bodyIdle, left: func() error { return nil }, reading: make(chan struct{}, 1)}
 	go func() {
 		defer close(f.come)
+		if first > 0 {
+			f.come <- first
+		}
 		for range times {
 			time.Sleep(every)
 			select {
@@ -200,18 +203,19 @@ func feeds(bytes, times int, every time.Duration) *upload {
 // TestPaceOfAnUpload: how long a client may take, to the second.
 func TestPaceOfAnUpload(t *testing.T) {
 	for name, c := range map[string]struct {
-		bytes, times int
-		every, took  time.Duration
-		err          error
+		first, bytes, times int // bytes at once, then so many so often
+		every, took         time.Duration
+		err                 error
 	}{
-		"slow, but steady": {bodyRate * 29, 60, 29 * time.Second, 60 * 29 * time.Second, nil},
-		"stands":           {1, 1, time.Minute, bodyIdle, os.ErrDeadlineExceeded},
-		"single bytes":     {1, 1000, time.Second, bodyIdle, os.ErrDeadlineExceeded},
-		"half as fast":     {bodyRate / 2, 1000, time.Second, 2 * bodyIdle, os.ErrDeadlineExceeded},
+		"slow, but steady":        {0, bodyRate * 29, 60, 29 * time.Second, 60 * 29 * time.Second, nil},
+		"stands":                  {0, 1, 1, time.Minute, bodyIdle, os.ErrDeadlineExceeded},
+		"single bytes":            {0, 1, 1000, time.Second, bodyIdle, os.ErrDeadlineExceeded},
+		"half as fast":            {0, bodyRate / 2, 1000, time.Second, 2 * bodyIdle, os.ErrDeadlineExceeded},
+		"much, then single bytes": {64 << 20, 1, 1000, time.Second, 2 * bodyIdle, os.ErrDeadlineExceeded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				u := feeds(c.bytes, c.times, c.every)
+				u := feeds(c.first, c.bytes, c.times, c.every)
 				began := time.Now()
 				_, err := io.Copy(io.Discard, u)
 				if took := time.Since(began); !errors.Is(err, c.err) || took < c.took-time.Second || took > c.took+time.Second {
@@ -230,7 +234,7 @@ func TestPaceOfAnUpload(t *testing.T) {
 // TestAnsweredUpload: once there is an answer a body takes the time that it takes.
 func TestAnsweredUpload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u := feeds(1, 1, time.Hour)
+		u := feeds(0, 1, 1, time.Hour)
 		go func() {
 			time.Sleep(bodyIdle - time.Second)
 			if !u.answered() {
@@ -351,7 +355,7 @@ func TestNextSize(t *testing.T) {
 // TestOwnAnswersCarryTheVerdict: also where the decoder is down.
 func TestOwnAnswersCarryTheVerdict(t *testing.T) {
 	h := build(t, http.NotFoundHandler(), Options{Planner: always(coldPlan()), Engines: []Engine{quick("a")}})
-	h.front.proxy = newProxy(&url.URL{Scheme: "http", Host: "127.0.0.1:1"}, h.front.rt)
+	h.front.proxy = newProxy(&url.URL{Scheme: "http", Host: "127.0.0.1:1"}, h.front.rt, nil)
 	for path, want := range map[string]string{"/v1/chat/completions": "complete ", "/v1/embeddings": "bypass; "} {
 		r, err := h.client.Post(h.url+path, "application/json", strings.NewReader(chat(false)))
 		if err != nil {

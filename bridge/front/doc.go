@@ -24,5 +24,7 @@
 // a connection that was kept, without a byte of an answer, and its system refused what was
 // sent, or not all was: one that has read all of it may have begun. The reason in the header
 // and the list says so. Other requests are made again where their body was not asked for;
-// those that change nothing (GET), as net/http sees fit.
+// those that change nothing (GET), as net/http sees fit. A decoder whose answer is longer
+// than its Content-Length says is broken: what is left over ends the connection, or is taken
+// for the beginning of the answer that comes next over it, which may be another client's.
 package front

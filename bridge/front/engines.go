@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -22,7 +23,14 @@ type engines struct {
 	all     []*place
 	came    int       // engines that were added so far
 	waiting []*waiter // oldest first
+	halted  []*halted // hosts that are connected and take no calls yet, oldest first
 }
+
+// halted is a prefill host that is connected and takes no calls yet.
+type halted struct{ name, why string }
+
+// String is the host for people.
+func (x *halted) String() string { return x.name + " is connected and waits: " + x.why }
 
 // place is one engine and how it fares. The mutex of engines guards it.
 type place struct {
@@ -81,11 +89,41 @@ func (e *engines) add(x Engine) (remove func()) {
 	}
 }
 
-// none reports whether there are no engines.
-func (e *engines) none() bool {
+// halt notes a host that takes no calls yet, and returns how it is forgotten.
+func (e *engines) halt(x *halted) (remove func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return len(e.all) == 0
+	e.halted = append(e.halted, x)
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if i := slices.Index(e.halted, x); i >= 0 {
+			e.halted = slices.Delete(e.halted, i, i+1)
+		}
+	}
+}
+
+// halts are the hosts that take no calls yet, for people: the first ones, since more would
+// not fit into a verdict. It is called with mu held.
+func (e *engines) halts() (list []string) {
+	const most = 3
+	for _, x := range e.halted[:min(len(e.halted), most)] {
+		list = append(list, x.String())
+	}
+	return list
+}
+
+// absent says why there are no engines; "" where there are.
+func (e *engines) absent() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case len(e.all) > 0:
+		return ""
+	case len(e.halted) == 0:
+		return "no prefill host is connected"
+	}
+	return "no prefill host takes prompts: " + strings.Join(e.halts(), "; ")
 }
 
 // rate is the best measured rate for a model, 0 when nothing was measured.

@@ -11,7 +11,7 @@ import (
 func TestFirstByteIsToldOnce(t *testing.T) {
 	for body, want := range map[string]int{"": 0, "x": 1, "several bytes": 1} {
 		told, at := 0, -1
-		w := &watcher{body: io.NopCloser(iotest.OneByteReader(strings.NewReader(body))), done: func(*int) {}}
+		w := &watcher{body: io.NopCloser(iotest.OneByteReader(strings.NewReader(body))), done: func(*int, error) {}}
 		read := 0
 		w.first = func() { told, at = told+1, read }
 		for b := make([]byte, 8); ; read++ {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -77,6 +78,9 @@ type Options struct {
 	// http.DefaultTransport's settings.
 	Transport *http.Transport
 
+	// ErrorLog hears of answers that break off. Nil means the log package's own logger.
+	ErrorLog *log.Logger
+
 	waits waits
 }
 
@@ -141,7 +145,7 @@ func New(o Options) (*Front, error) {
 	landings, ground := context.WithCancelCause(context.Background())
 	return &Front{
 		room: room, landings: landings, ground: ground,
-		o: o, rt: rt, proxy: newProxy(o.Decoder, rt), engines: newEngines(o.Engines, o.PerEngine),
+		o: o, rt: rt, proxy: newProxy(o.Decoder, rt, o.ErrorLog), engines: newEngines(o.Engines, o.PerEngine),
 		flights: flights{byKey: make(map[string]*flight), byID: make(map[transport.ID]*flight)}, records: newRecords(o.Keep),
 	}, nil
 }
@@ -149,6 +153,10 @@ func New(o Options) (*Front, error) {
 // Add takes an engine on, and returns how it is left out again, which does not end
 // what it does.
 func (f *Front) Add(e Engine) (remove func()) { return f.engines.add(e) }
+
+// Waits notes a prefill host that is connected and takes no calls yet, with why, for people,
+// and returns how it is forgotten.
+func (f *Front) Waits(name, why string) (remove func()) { return f.engines.halt(&halted{name, why}) }
 
 // Close ends the transfers that run and waits for them; requests go on to the
 // decoder. What has come is adopted where the decoder does it soon. It is idempotent.
@@ -180,12 +188,10 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() { _ = body.Close() }() // it is memory, and there whatever the error
 	rec.Time = time.Now()
 	f.records.begin()
-	status, cached := 0, (*int)(nil)
+	status, cached, cut := 0, (*int)(nil), error(nil)
 	defer func() { // the proxy panics, as handlers may, when an answer breaks off
-		if why := u.failed(); why != nil && !rec.Client {
-			rec.blame(why)
-		}
-		rec.settle(status, cached, time.Since(rec.Time))
+		rec.ended(u.failed(), cut)
+		rec.settle(status, cached, cut == nil, time.Since(rec.Time))
 		f.records.end(*rec)
 		f.o.OnRecord(*rec)
 	}()
@@ -202,7 +208,8 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var rest io.ReadCloser = body
 	if why == "" {
 		if !f.consider(answer, r, rec, body.data) {
-			return
+			status, cut = statusLeft, errLeft
+			panic(http.ErrAbortHandler) // as unreachable does
 		}
 	} else {
 		rec.Reason = why
@@ -214,7 +221,7 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &watch{
 		header: rec.String(), upload: u,
 		first: func() { rec.FirstSeconds = time.Since(rec.Time).Seconds() },
-		ended: func(s int, c *int) { status, cached = s, c },
+		ended: func(s int, c *int, why error) { status, cached, cut = s, c, why },
 	}
 	x.again = func() {
 		rec.repeated()
@@ -266,8 +273,7 @@ func plannable(r *http.Request) bool {
 // consider plans a request and has its prompt read where that is worth it. It
 // fills the record in, and returns false when the client went away meanwhile.
 func (f *Front) consider(a *alive, r *http.Request, rec *Record, body []byte) bool {
-	if f.engines.none() {
-		rec.Reason = "no prefill host is connected"
+	if rec.Reason = f.engines.absent(); rec.Reason != "" {
 		return true
 	}
 	if len(body) < f.o.Cold.MinTokens { // a token is a byte or more
@@ -278,7 +284,6 @@ func (f *Front) consider(a *alive, r *http.Request, rec *Record, body []byte) bo
 	rec.PlanSeconds = time.Since(rec.Time).Seconds()
 	switch {
 	case r.Context().Err() != nil:
-		rec.Reason = "the client went away"
 		return false
 	case errors.Is(err, ErrUnplannable):
 		rec.Reason = err.Error()
@@ -315,7 +320,6 @@ func (f *Front) bridge(a *alive, r *http.Request, rec *Record, p Plan, stream bo
 	f.leave(fl, p)
 	rec.BridgeSeconds = time.Since(began).Seconds()
 	if !here {
-		rec.Outcome, rec.Reason = Declined, "the client went away"
 		return false
 	}
 	rec.Engine, rec.Bytes, rec.Sealed, rec.Hosts = fl.engine, fl.result.Bytes, fl.result.Sealed, fl.result.Hosts

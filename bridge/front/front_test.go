@@ -108,7 +108,7 @@ func TestPassThrough(t *testing.T) {
 		io.WriteString(c, answer)
 	}()
 	h := build(t, http.NotFoundHandler(), Options{Planner: always(coldPlan()), Engines: []Engine{quick("a")}})
-	h.front.proxy = newProxy(&url.URL{Scheme: "http", Host: l.Addr().String()}, h.front.rt)
+	h.front.proxy = newProxy(&url.URL{Scheme: "http", Host: l.Addr().String()}, h.front.rt, nil)
 	c, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
 	if err != nil {
 		t.Fatal(err)
@@ -343,7 +343,7 @@ func TestKeepAlive(t *testing.T) {
 
 func TestDecoderDown(t *testing.T) {
 	h := build(t, http.NotFoundHandler(), Options{Planner: always(coldPlan()), Engines: []Engine{quick("a")}})
-	h.front.proxy = newProxy(&url.URL{Scheme: "http", Host: "127.0.0.1:1"}, h.front.rt)
+	h.front.proxy = newProxy(&url.URL{Scheme: "http", Host: "127.0.0.1:1"}, h.front.rt, nil)
 	r, body := h.post(t, chat(false))
 	if r.StatusCode != http.StatusBadGateway || !strings.Contains(body, "the decoder cannot be reached") {
 		t.Errorf("%d %s", r.StatusCode, body)
@@ -367,7 +367,7 @@ func TestAnswerBreaksOff(t *testing.T) {
 	if b, err := io.ReadAll(r.Body); err == nil {
 		t.Errorf("a broken answer read as whole: %q", b)
 	}
-	if rec := h.last(t); rec.Outcome != Bridged || rec.Check != CheckUnknown {
+	if rec := h.last(t); rec.Outcome != Bridged || rec.Check != CheckUnknown || rec.Reason != errBroken.Error() || rec.Client {
 		t.Errorf("got %+v", rec)
 	}
 }

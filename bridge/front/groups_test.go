@@ -49,7 +49,7 @@ func TestGroupComesAndGoes(t *testing.T) {
 	if e := n.waitEvents(1); !e.Here || !slices.Equal(e.Lacks, []int{1}) || e.Group.Member != 0 || e.Hosts != nil {
 		t.Errorf("told %+v", e)
 	}
-	if !n.front.front.engines.none() {
+	if n.front.front.engines.absent() == "" {
 		t.Error("half a group is an engine")
 	}
 	second := must(b.announce(must(in("b", 1, 2, false).Encode())))
@@ -63,7 +63,7 @@ func TestGroupComesAndGoes(t *testing.T) {
 	if e := n.waitEvents(3); e.Here || e.Name != "a" || e.Hosts != nil {
 		t.Errorf("told %+v", e)
 	}
-	if !n.front.front.engines.none() {
+	if n.front.front.engines.absent() == "" {
 		t.Error("a group without its engine's host is an engine")
 	}
 	// The models of the one that comes again are others.
@@ -115,7 +115,7 @@ func TestGroupsThatAreRefused(t *testing.T) {
 	if _, err := b.announce(must(in("b", 1, 2, false).Encode())); !errors.Is(err, transport.ErrRefused) || !strings.Contains(err.Error(), "no host has an engine") {
 		t.Errorf("nobody leads: %v", err)
 	}
-	if !n.front.front.engines.none() {
+	if n.front.front.engines.absent() == "" {
 		t.Error("one of them is an engine")
 	}
 }

@@ -1,6 +1,7 @@
 package front
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,10 @@ var ErrHost = errors.New("front: prefill host cannot be used")
 type HostsOptions struct {
 	// Add takes an engine on, as Front.Add does.
 	Add func(Engine) (remove func())
+
+	// Waits notes a host that is connected and takes no calls yet, as Front.Waits does. Nil:
+	// nobody is told but OnHost.
+	Waits func(name, why string) (remove func())
 
 	// OnHost is told of hosts that come and go. Nil: nobody is told.
 	OnHost func(HostEvent)
@@ -47,6 +52,8 @@ type HostEvent struct {
 	Group   *calls.Group // that it is a part of; nil: it is an engine by itself
 	Lacks   []int        // members of the group that are not here: while there are any it is no engine
 	Hosts   []string     // of a group that is complete now, their names
+	Waits   string       // it is connected and takes no calls yet: for what it waits, in its own words
+	Gone    bool         // one that took no calls yet is not connected any more
 	Refused bool         // the announcement was not taken
 	Err     error        // why, or why the host went
 }
@@ -64,6 +71,7 @@ type Hosts struct {
 	mu      sync.Mutex // guards the fields below
 	byKey   map[hostKey]*host
 	watched map[transport.ID]*sight // transfers that calls wait for
+	waiting []*waiting              // hosts that take no calls yet, oldest first
 	closed  bool
 }
 
@@ -81,6 +89,9 @@ func NewHosts(o HostsOptions) (*Hosts, error) {
 	}
 	if o.Rejoin == 0 {
 		o.Rejoin = DefaultRejoin
+	}
+	if o.Waits == nil {
+		o.Waits = func(string, string) func() { return func() {} }
 	}
 	if o.OnHost == nil {
 		o.OnHost = func(HostEvent) {}
@@ -135,6 +146,8 @@ func (a *attended) Accept(ctx context.Context) (transport.Offer, error) {
 		serve := a.h.attend
 		switch offer.Request().Kind {
 		case calls.KindHost:
+		case calls.KindWait:
+			serve = a.h.wait
 		case calls.KindProbe:
 			serve = a.h.probe
 		default:
@@ -183,16 +196,12 @@ func (h *Hosts) attend(conn transport.Conn, offer transport.Offer) {
 		return
 	}
 	h.come(x, conn)
+	h.resume(func(w *waiting) bool { return w.key == x.key }) // whose end may be noticed later
 	event.Here = true
 	remove := h.enter(x, said, &event)
 	h.o.OnHost(event)
 	h.goes(func() { h.meet(x, said) })
-	for err == nil { // nothing is expected but the end
-		var d *transport.Delivery
-		if d, err = in.Recv(h.ctx); err == nil && !d.Mark() {
-			d.Release()
-		}
-	}
+	err = drain(h.ctx, in)
 	in.Cancel("no calls are made any more")
 	remove()
 	h.gone(x, conn)
@@ -229,13 +238,7 @@ func (h *Hosts) hold(facts transport.Facts, said calls.Host) *host {
 	defer h.mu.Unlock()
 	x := h.byKey[key]
 	if x == nil {
-		x = &host{h: h, key: key, name: said.Name, changed: make(chan struct{})}
-		if x.name == "" {
-			x.name = facts.Peer
-		}
-		if x.name == "" {
-			x.name = facts.Remote
-		}
+		x = &host{h: h, key: key, name: cmp.Or(said.Name, facts.Peer, facts.Remote), changed: make(chan struct{})}
 		h.byKey[key] = x
 	}
 	x.holds++

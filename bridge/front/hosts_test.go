@@ -206,7 +206,7 @@ func TestHostAnswers(t *testing.T) {
 	})
 	id := transport.NewID()
 	must(g.announce(must(calls.Host{Name: "h", Models: []string{"m"}}.Encode())))
-	waitFor(t, func() bool { return !n.front.front.engines.none() })
+	waitFor(t, func() bool { return n.front.front.engines.absent() == "" })
 	n.front.front.engines.mu.Lock()
 	host := n.front.front.engines.all[0].Engine
 	n.front.front.engines.mu.Unlock()
@@ -273,7 +273,7 @@ func TestHostHearsACancel(t *testing.T) {
 		}
 	})
 	must(g.announce(must(calls.Host{Name: "h", Models: []string{"m"}}.Encode())))
-	waitFor(t, func() bool { return !n.front.front.engines.none() })
+	waitFor(t, func() bool { return n.front.front.engines.absent() == "" })
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		<-began
@@ -327,7 +327,74 @@ func TestEnginesAreLeftOut(t *testing.T) {
 		t.Errorf("all went: %v", err)
 	}
 	e.give(a, 10, time.Second, nil) // its work ends later
-	if !e.none() {
+	if e.absent() == "" {
 		t.Error("an engine came back")
+	}
+}
+
+// TestHostsThatWait: who is connected and takes no calls yet is named, with what it waits
+// for, until it takes them or is gone, and a probe of the same name is told.
+func TestHostsThatWait(t *testing.T) {
+	n := newInn(t)
+	n.hosts.o.Waits = n.front.front.Waits // before anybody connects
+	g := n.guest(says(calls.Result{State: calls.Complete, Blocks: 9, Total: 9}))
+	verdict := func() string {
+		r, _ := n.front.post(t, chat(false))
+		return r.Header.Get(headerVerdict)
+	}
+	opinion := func(name string) calls.Opinion {
+		t.Helper()
+		out := must(g.conn.Open(t.Context(), transport.Request{Kind: calls.KindProbe, Replayable: true, Meta: must(calls.Host{Name: name}.Encode())}))
+		defer out.Cancel("that is all")
+		return must(calls.ParseOpinion(out.Answer()))
+	}
+	wait := func(h calls.Host) (transport.Outgoing, error) {
+		return g.conn.Open(t.Context(), transport.Request{Kind: calls.KindWait, Replayable: true, Meta: must(h.Encode())})
+	}
+	if _, err := wait(calls.Host{Name: "spark"}); !errors.Is(err, transport.ErrRefused) {
+		t.Errorf("one that does not say why: %v", err)
+	}
+	out := must(wait(calls.Host{Name: "spark", Waits: "no worker\nis there"}))
+	waitFor(t, func() bool { return len(n.told()) == 2 })
+	if e := n.told()[1]; e.Name != "spark" || e.Waits != "no worker?is there" || e.Here || e.Refused {
+		t.Errorf("told %+v", e)
+	}
+	if v := verdict(); !strings.HasPrefix(v, "bypass; no prefill host takes prompts: spark is connected and waits: no worker?is there; ") {
+		t.Errorf("while it waits: %q", v)
+	}
+	if o := opinion("spark"); o.Takes || o.Waits != "no worker?is there" {
+		t.Errorf("%+v", o)
+	}
+	if o := opinion("luna"); o.Takes || o.Waits != "" {
+		t.Errorf("of another name: %+v", o)
+	}
+	must(g.announce(must(calls.Host{Name: "spark", Models: []string{"m"}}.Encode()))) // before the other's end is noticed
+	waitFor(t, func() bool { return len(n.told()) == 3 })
+	if o := opinion("spark"); !o.Takes || o.Waits != "" {
+		t.Errorf("it takes calls: %+v", o)
+	}
+	out.Cancel("it is not so any more")
+	must(wait(calls.Host{Name: "luna", Waits: "its engine"}))
+	waitFor(t, func() bool { return len(n.told()) == 4 })
+	p := coldPlan()
+	p.Model = "other"
+	if err := n.front.front.engines.lacking(p.Model); !strings.Contains(err.Error(), "luna is connected and waits: its engine") {
+		t.Errorf("of another model: %v", err)
+	}
+	g.close()
+	gone := func() (list []HostEvent) {
+		for _, e := range n.told() {
+			if e.Gone {
+				list = append(list, e)
+			}
+		}
+		return list
+	}
+	waitFor(t, func() bool { return len(gone()) == 1 })
+	if e := gone()[0]; e.Name != "luna" || e.Err == nil {
+		t.Errorf("told %+v", e)
+	}
+	if v := verdict(); !strings.HasPrefix(v, "bypass; no prefill host is connected") {
+		t.Errorf("after: %q", v)
 	}
 }

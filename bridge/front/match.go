@@ -253,7 +253,7 @@ func (e *spread) Reads() []string { return e.models }
 // refused, or read other models.
 func (e *engines) lacking(model string) error {
 	e.mu.Lock()
-	all := slices.Clone(e.all)
+	all, halts := slices.Clone(e.all), e.halts()
 	e.mu.Unlock()
 	var reasons []string
 	for _, p := range all {
@@ -268,7 +268,7 @@ func (e *engines) lacking(model string) error {
 				p.Name(), some(r.Reads()), model, model))
 		}
 	}
-	if len(reasons) == 0 {
+	if reasons = append(reasons, halts...); len(reasons) == 0 {
 		return ErrNoEngine
 	}
 	return fmt.Errorf("%w: %s", ErrNoEngine, strings.Join(reasons, "; "))
@@ -291,6 +291,7 @@ func (h *Hosts) probe(conn transport.Conn, offer transport.Offer) {
 		return
 	}
 	o := calls.Opinion{Build: h.o.Build, Models: make(map[string]calls.ModelOpinion)}
+	o.Takes, o.Waits = h.state(conn.Facts(), said)
 	if h.o.Matches != nil {
 		told := toldFacts(said.Facts)
 		ctx, cancel := context.WithTimeout(h.ctx, learnTime) // for all that a peer may name
@@ -311,12 +312,7 @@ func (h *Hosts) probe(conn transport.Conn, offer transport.Offer) {
 	}
 	ctx, cancel := context.WithTimeout(h.ctx, learnTime) // by then who asked has read it
 	defer cancel()
-	for err == nil {
-		var d *transport.Delivery
-		if d, err = in.Recv(ctx); err == nil && !d.Mark() {
-			d.Release()
-		}
-	}
+	drain(ctx, in) //nolint:errcheck // however it ends
 	in.Cancel("that is all")
 }
 

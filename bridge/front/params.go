@@ -109,7 +109,7 @@ const (
 
 	// bodyRate is the slowest upload, in bytes a second of waiting for it: half of what the
 	// worst mobile link does. It holds for the whole of a body, so that single bytes do not
-	// keep a connection.
+	// keep a connection; who was faster may stand still for bodyIdle more, whatever it sent.
 	bodyRate = 4 << 10
 
 	// lingerTime is how long the rest of a body is waited for that the decoder did not

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -19,7 +20,7 @@ type watch struct {
 	body   *held   // what is sent to the decoder, where all of it is in memory; nil: it is not
 	again  func()  // it is sent a second time; nil: nobody wants to know
 	first  func()  // the first byte of the answer's body came; nil: nobody wants to know
-	ended  func(status int, cached *int)
+	ended  func(status int, cached *int, cut error)
 }
 
 type watchKey struct{}
@@ -28,12 +29,14 @@ func withWatch(r *http.Request, w *watch) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), watchKey{}, w))
 }
 
-// newProxy forwards to the decoder at up and changes nothing on the way.
-func newProxy(up *url.URL, rt http.RoundTripper) *httputil.ReverseProxy {
+// newProxy forwards to the decoder at up and changes nothing on the way. log hears what it
+// cannot tell anybody; nil: the log package's own logger does.
+func newProxy(up *url.URL, rt http.RoundTripper, log *log.Logger) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Transport:     rt,
 		FlushInterval: -1, // tokens go out as they come
 		BufferPool:    &buffers{},
+		ErrorLog:      log,
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.SetURL(up)
 			p.Out.Host = p.In.Host
@@ -51,8 +54,12 @@ func newProxy(up *url.URL, rt http.RoundTripper) *httputil.ReverseProxy {
 }
 
 // observe ends the upload of a request that has its answer, adds the verdict to that and
-// watches it, where somebody wants that.
+// watches it, where somebody wants that. An answer whose status is none is refused: it
+// cannot be passed on.
 func observe(r *http.Response) error {
+	if r.StatusCode < http.StatusContinue {
+		return fmt.Errorf("%w %03d", errStatus, r.StatusCode)
+	}
 	w, ok := r.Request.Context().Value(watchKey{}).(*watch)
 	if ok && r.StatusCode != http.StatusSwitchingProtocols && w.upload.answered() {
 		r.Header.Set("Connection", "close")
@@ -62,7 +69,7 @@ func observe(r *http.Response) error {
 	}
 	say(r.Header, w.header)
 	status := r.StatusCode
-	r.Body = &watcher{body: r.Body, first: w.first, done: func(cached *int) { w.ended(status, cached) }}
+	r.Body = &watcher{body: r.Body, first: w.first, done: func(cached *int, cut error) { w.ended(status, cached, cut) }}
 	return nil
 }
 
@@ -72,10 +79,17 @@ func say(h http.Header, verdict string) {
 	h.Set(headerAlias, verdict)
 }
 
+// errStatus is for people.
+var errStatus = errors.New("its answer has the status")
+
 // unreachable answers in the decoder's place: to a client whose own request broke off
-// that it did.
+// that it did. To one that is gone it answers nothing, and has the connection closed: one
+// that closed its own half only must not take that for an answer.
 func unreachable(w http.ResponseWriter, r *http.Request, err error) {
 	status, text := http.StatusBadGateway, apiError("api_error", "decoder_unreachable", fmt.Sprintf("pdlink: the decoder cannot be reached: %v", err))
+	if errors.Is(err, errStatus) {
+		text = apiError("api_error", "decoder_broken", fmt.Sprintf("pdlink: the decoder does not speak HTTP as it should: %v", err))
+	}
 	if errors.Is(err, errCut) || errors.Is(err, errMoot) {
 		text = apiError("api_error", "decoder_gone", fmt.Sprintf("pdlink: the decoder cannot be reached: %v; send the request again", err))
 	}
@@ -95,16 +109,17 @@ func unreachable(w http.ResponseWriter, r *http.Request, err error) {
 		if x.upload.answered() {
 			w.Header().Set("Connection", "close")
 		}
+		var cut error
 		if gone {
-			status = statusLeft
+			status, cut = statusLeft, errLeft
 		}
 		if x.ended != nil {
-			x.ended(status, nil)
+			x.ended(status, nil, cut)
 		}
 		say(w.Header(), x.header)
 	}
 	if gone {
-		return // nobody hears it
+		panic(http.ErrAbortHandler)
 	}
 	answerJSON(w, status, text)
 }

@@ -2,6 +2,7 @@ package front
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -28,7 +29,7 @@ const (
 	CheckPending Check = ""        // the answer has not ended
 	CheckEqual   Check = "equal"   // as many tokens as promised, or more
 	CheckLess    Check = "less"    // fewer: an error
-	CheckUnknown Check = "unknown" // the decoder did not say
+	CheckUnknown Check = "unknown" // the decoder did not say, or its answer is not whole
 )
 
 // Record is what became of a request that the front looked at.
@@ -50,8 +51,8 @@ type Record struct {
 	Hosts    []Sent `json:"hosts,omitempty"` // that sent them
 	Sealed   bool   `json:"sealed,omitempty"`
 
-	// Client says that the client's own request broke off, or came too slowly: nothing is
-	// to be mended at this end.
+	// Client says that the client's own request broke off, or came too slowly, or that it
+	// went away before it had its answer: nothing is to be mended at this end.
 	Client bool `json:"client,omitempty"`
 
 	PlanSeconds   float64 `json:"plan_seconds,omitempty"`
@@ -111,6 +112,22 @@ func (r *Record) blame(why error) {
 	}
 }
 
+// ended notes why the body did not come whole, or why the answer is not. nil: it did, it is.
+func (r *Record) ended(failed, cut error) {
+	switch {
+	case failed != nil:
+		if !r.Client {
+			r.blame(failed)
+		}
+	case cut != nil:
+		if r.Reason != "" {
+			r.Reason += "; "
+		}
+		r.Reason += cut.Error()
+		r.Client = errors.Is(cut, errLeft)
+	}
+}
+
 // repeated notes that the request is sent to the decoder a second time.
 func (r *Record) repeated() {
 	if r.Reason != "" {
@@ -119,11 +136,12 @@ func (r *Record) repeated() {
 	r.Reason += "sent to the decoder again, whose system had refused it over a connection that was kept"
 }
 
-// settle takes the decoder's word. cached is nil when it gave none.
-func (r *Record) settle(status int, cached *int, took time.Duration) {
+// settle takes the decoder's word. cached is nil when it gave none; what was said in an
+// answer that is not whole is no word.
+func (r *Record) settle(status int, cached *int, whole bool, took time.Duration) {
 	r.Status, r.Cached, r.Seconds = status, cached, took.Seconds()
 	switch {
-	case cached == nil || status != http.StatusOK:
+	case cached == nil || !whole || status != http.StatusOK:
 		r.Check = CheckUnknown
 	case *cached >= r.Promised:
 		r.Check = CheckEqual

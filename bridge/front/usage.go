@@ -2,9 +2,17 @@ package front
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"io"
 	"strconv"
 	"sync"
+)
+
+// Why an answer is not whole, for people.
+var (
+	errBroken = errors.New("the decoder's answer broke off")
+	errLeft   = errors.New("the client went away")
 )
 
 // watcher passes an answer's body on and keeps its beginning and its end, where
@@ -14,7 +22,7 @@ type watcher struct {
 	head  []byte // the first bytes, up to tailKept
 	tail  []byte // the last bytes, up to 2*tailKept
 	first func() // is told of the first byte, once; nil: nobody is
-	done  func(cached *int)
+	done  func(cached *int, cut error)
 	once  sync.Once
 }
 
@@ -25,19 +33,40 @@ func (w *watcher) Read(p []byte) (int, error) {
 		w.first = nil
 	}
 	w.keep(p[:n])
-	if err != nil {
-		w.finish()
+	switch {
+	case err == nil:
+	case err == io.EOF:
+		w.finish(nil)
+	case errors.Is(err, context.Canceled): // the request was, whose client is gone
+		w.leave()
+	default:
+		w.finish(errBroken)
 	}
 	return n, err
 }
 
-// Close ends the answer, whole or not.
+// Close ends the answer, whole or not: nobody takes the rest.
 func (w *watcher) Close() error {
-	w.finish()
+	w.leave()
 	return w.body.Close()
 }
 
-func (w *watcher) finish() { w.once.Do(func() { w.done(w.cached()) }) }
+// leave notes that the client went, unless it had the last event of a stream: many wait
+// for nothing behind that.
+func (w *watcher) leave() {
+	last := bytes.TrimRight(w.tail, space)
+	last = last[bytes.LastIndexByte(last, '\n')+1:]
+	for _, end := range []string{"data: [DONE]", `"message_stop"`, `"response.completed"`} {
+		if bytes.Contains(last, []byte(end)) {
+			w.finish(nil)
+			return
+		}
+	}
+	w.finish(errLeft)
+}
+
+// finish tells of the end. cut says why that came too early; nil: it did not.
+func (w *watcher) finish(cut error) { w.once.Do(func() { w.done(w.cached(), cut) }) }
 
 func (w *watcher) keep(p []byte) {
 	if room := tailKept - len(w.head); room > 0 {

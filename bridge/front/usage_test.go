@@ -27,7 +27,7 @@ func TestWatcher(t *testing.T) {
 	} {
 		for _, step := range []int{1, 1000, 1 << 20} {
 			got := -2
-			w := &watcher{body: io.NopCloser(strings.NewReader(c.body)), done: func(n *int) {
+			w := &watcher{body: io.NopCloser(strings.NewReader(c.body)), done: func(n *int, _ error) {
 				if got = -1; n != nil {
 					got = *n
 				}

@@ -83,7 +83,7 @@ func TestEarlyAnswer(t *testing.T) {
 							c.(*net.TCPConn).CloseWrite() //nolint:forcetypeassert // of tcp
 						}
 					})
-					h.front.proxy = newProxy(up, h.front.rt)
+					h.front.proxy = newProxy(up, h.front.rt, nil)
 					r, got := h.stands(t, head+begun)
 					if r.StatusCode != http.StatusRequestEntityTooLarge || how != "empty" && got != text {
 						t.Errorf("%d %q", r.StatusCode, got)
@@ -112,7 +112,7 @@ func TestEarlyAnswerThatTakesItsTime(t *testing.T) {
 		time.Sleep(pause)
 		io.WriteString(c, "hello")
 	})
-	h.front.proxy = newProxy(up, h.front.rt)
+	h.front.proxy = newProxy(up, h.front.rt, nil)
 	if r, got := h.stands(t, unplanned+"Content-Length: 100000\r\n\r\nhello"); r.StatusCode != http.StatusOK || got != "hellohello" {
 		t.Errorf("%d %q", r.StatusCode, got)
 	}
@@ -130,7 +130,7 @@ func TestDecoderGoesWhileAClientSends(t *testing.T) {
 				http.ReadRequest(in)
 				c.Close()
 			})
-			h.front.proxy = newProxy(up, h.front.rt)
+			h.front.proxy = newProxy(up, h.front.rt, nil)
 			r, body := h.stands(t, head+"Content-Length: 100000\r\n\r\nhello there")
 			if r.StatusCode != http.StatusBadGateway || !strings.Contains(body, "decoder_gone") || !strings.HasPrefix(r.Header.Get(headerVerdict), "bypass; ") {
 				t.Errorf("%d %s %s", r.StatusCode, r.Header, body)
@@ -145,7 +145,7 @@ func TestDecoderGoesWhileAClientSends(t *testing.T) {
 // TestDecoderIsDownForAClientThatStands: nobody waits for its body.
 func TestDecoderIsDownForAClientThatStands(t *testing.T) {
 	h := build(t, nil, Options{Planner: always(coldPlan()), waits: patient()})
-	h.front.proxy = newProxy(&url.URL{Scheme: "http", Host: "127.0.0.1:1"}, h.front.rt)
+	h.front.proxy = newProxy(&url.URL{Scheme: "http", Host: "127.0.0.1:1"}, h.front.rt, nil)
 	if r, body := h.stands(t, unplanned+"Content-Length: 100000\r\n\r\nhello"); r.StatusCode != http.StatusBadGateway || !strings.Contains(body, "decoder_unreachable") {
 		t.Errorf("%d %s", r.StatusCode, body)
 	}
@@ -213,7 +213,7 @@ func leave(t *testing.T, l *leaver, decoder http.Handler, o Options) *house {
 	up.Start()
 	t.Cleanup(up.Close)
 	h := build(t, nil, o)
-	h.front.proxy = newProxy(must(url.Parse(up.URL)), h.front.rt)
+	h.front.proxy = newProxy(must(url.Parse(up.URL)), h.front.rt, nil)
 	return h
 }
 
@@ -383,7 +383,7 @@ func TestDecoderThatDiesOfARequest(t *testing.T) {
 			for _, rt := range []*http.Transport{h.front.rt.kept, h.front.rt.fresh} {
 				rt.TLSClientConfig = &tls.Config{RootCAs: roots}
 			}
-			h.front.proxy = newProxy(must(url.Parse(up.URL)), h.front.rt)
+			h.front.proxy = newProxy(must(url.Parse(up.URL)), h.front.rt, nil)
 		})
 	})
 }

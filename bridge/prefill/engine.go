@@ -46,7 +46,7 @@ type VLLM struct {
 // NewVLLM returns the server at a base URL, "http://127.0.0.1:8000" for example.
 // key is its API key, "" for none.
 func NewVLLM(base *url.URL, key string) *VLLM {
-	return &VLLM{base: base, key: key, client: &http.Client{Transport: &http.Transport{DisableCompression: true}}}
+	return &VLLM{base: base, key: key, client: &http.Client{Transport: &http.Transport{DisableCompression: true, IdleConnTimeout: engineIdle}}}
 }
 
 // Close gives idle connections back. It is idempotent.

@@ -62,6 +62,10 @@ const (
 	maxWorkers  = 64
 	maxRequests = 64
 
+	// maxStrangers is how many connections of users that are not accepted are told so at a
+	// time.
+	maxStrangers = 8
+
 	// maxLeases is what one request may hold: 32 MiB of slots under way hide any
 	// copy from the device.
 	maxLeases = 32
@@ -98,6 +102,10 @@ const (
 	probeRarely = 10
 	probeWait   = 5 * time.Second
 	probeTries  = 2
+
+	// engineIdle is how long an idle connection to an engine is kept: vLLM's server
+	// closes it after 5 s, and a prompt that crosses with that is not sent again.
+	engineIdle = 4 * time.Second
 
 	// announceAgain is how long after a refusal a decode host is asked again: its
 	// front door may have been added meanwhile.

@@ -23,7 +23,9 @@ type Options struct {
 	// 192 and transport.DefaultSlot, 202 MB. At most 512 MiB in all.
 	Slots, SlotSize int
 
-	// UIDs are users whose workers are accepted beside this process's own.
+	// UIDs are users whose workers are accepted beside this process's own. With any,
+	// the socket's mode is 0666, and the kernel's word on who connected decides; its
+	// directory must let them in.
 	UIDs []uint32
 
 	// LeaseWait is the longest that a worker is made to wait for a slot.
@@ -94,7 +96,7 @@ type Server struct {
 	o        Options
 	geometry geometry
 	listener *net.UnixListener
-	unlock   func() error
+	place    *place
 	gauge    memGauge
 	weights  *weights
 
@@ -112,6 +114,8 @@ type Server struct {
 	workers   map[*worker]struct{}
 	watcher   *func()              // called when a worker has said what it has loaded; nil: nobody watches
 	conns     int                  // connections, those that have not introduced themselves included
+	strangers int                  // connections of users that are not accepted
+	denied    uint32               // the last of those users; this one: none yet
 	orphans   map[*holding]*worker // leases whose worker's connection ended; nil: before a restart
 	recovered map[transport.ID][]*holding
 	closed    bool
@@ -130,19 +134,19 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	if err := g.check(); err != nil {
 		return nil, err
 	}
-	l, stale, unlock, err := listenSocket(ctx, o.Socket)
+	l, at, err := listenSocket(ctx, o.Socket, len(o.UIDs) > 0)
 	if err != nil {
 		return nil, fmt.Errorf("listen for workers: %w", err)
 	}
 	s := &Server{
-		o: o, geometry: g, listener: l, unlock: unlock, gauge: memGauge{path: o.MemInfo, floor: o.MemFloor},
+		o: o, geometry: g, listener: l, place: at, gauge: memGauge{path: o.MemInfo, floor: o.MemFloor},
 		weights: newWeights(o.Projection), ready: make(chan struct{}), opened: make(chan struct{}),
 		transfers: make(map[transport.ID]*Transfer), workers: make(map[*worker]struct{}),
-		orphans: make(map[*holding]*worker), recovered: make(map[transport.ID][]*holding),
+		denied: uint32(os.Getuid()), orphans: make(map[*holding]*worker), recovered: make(map[transport.ID][]*holding),
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.wg.Go(s.accept)
-	if stale && o.Reclaim > 0 {
+	if at.stale && o.Reclaim > 0 {
 		wait := time.NewTimer(o.Reclaim)
 		defer wait.Stop()
 		select {
@@ -352,8 +356,5 @@ func (s *Server) Close() error {
 		s.dropRecovered()
 		err = errors.Join(err, s.table.close())
 	}
-	if !kept {
-		err = errors.Join(err, os.Remove(s.o.Socket))
-	}
-	return errors.Join(err, s.unlock())
+	return errors.Join(err, s.place.leave(kept))
 }

@@ -49,6 +49,10 @@ type ServiceOptions struct {
 	// Nil: nobody is told.
 	OnResult func(Ended)
 
+	// Waits says for people what calls wait for, and what to do, where a Readiness says that
+	// they cannot be taken. The decode host is told. Nil: it is told nothing meanwhile.
+	Waits func(Readiness) string
+
 	// OnRefused is told when the decode host takes no announcement, with the reason.
 	// Nil: nobody is told.
 	OnRefused func(error)
@@ -184,7 +188,8 @@ func (s *Service) Serve(ctx context.Context, conn transport.Conn) error {
 // sight is what was found out, and what of it is announced.
 type sight struct {
 	Readiness
-	host calls.Host
+	host  calls.Host
+	known bool // it was looked
 }
 
 // watch looks at the engine until Close.
@@ -281,6 +286,7 @@ func (s *Service) settle(r sight, first bool) {
 	s.mu.Lock()
 	same := slices.Equal(r.Models, s.ready.Models) && bytes.Equal(r.Facts, s.ready.Facts) && r.Ready == s.ready.Ready && (r.Err == nil) == (s.ready.Err == nil) &&
 		(r.Ready || r.Workers == s.ready.Workers && r.Expected == s.ready.Expected)
+	r.known = true
 	s.ready = r
 	if !same {
 		close(s.changed)
@@ -310,7 +316,8 @@ func (s *Service) engineModel(id string) string {
 	return ""
 }
 
-// announce says on a connection that calls are taken, whenever that is so.
+// announce says on a connection that calls are taken, whenever that is so, and what they
+// wait for when not.
 func (s *Service) announce(ctx context.Context, conn transport.Conn) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -319,8 +326,9 @@ func (s *Service) announce(ctx context.Context, conn transport.Conn) {
 	for ctx.Err() == nil {
 		r, changed := s.state()
 		var again <-chan time.Time
-		if r.Ready {
-			err := s.announced(ctx, conn, r.host, changed)
+		switch {
+		case r.Ready:
+			err := s.announced(ctx, conn, calls.KindHost, r.host, changed)
 			if err == nil {
 				continue
 			}
@@ -328,6 +336,9 @@ func (s *Service) announce(ctx context.Context, conn transport.Conn) {
 				s.o.OnRefused(err)
 			}
 			again = time.After(announceAgain)
+		case r.known && s.o.Waits != nil:
+			host := calls.Host{Name: s.o.Name, Group: s.o.Group, Waits: s.o.Waits(r.Readiness)}
+			s.announced(ctx, conn, calls.KindWait, host, changed) //nolint:errcheck // a decode host that does not take it can do without
 		}
 		select {
 		case <-changed:
@@ -339,12 +350,12 @@ func (s *Service) announce(ctx context.Context, conn transport.Conn) {
 
 // announced keeps an announcement until what can be done changes or the context ends.
 // Its error says why the decode host did not take it, or not for so long.
-func (s *Service) announced(ctx context.Context, conn transport.Conn, host calls.Host, changed <-chan struct{}) error {
+func (s *Service) announced(ctx context.Context, conn transport.Conn, kind string, host calls.Host, changed <-chan struct{}) error {
 	meta, err := host.Encode()
 	if err != nil {
 		return err
 	}
-	out, err := conn.Open(ctx, transport.Request{ID: transport.NewID(), Kind: calls.KindHost, Replayable: true, Meta: meta})
+	out, err := conn.Open(ctx, transport.Request{ID: transport.NewID(), Kind: kind, Replayable: true, Meta: meta})
 	if err != nil {
 		return err
 	}
@@ -362,7 +373,7 @@ func (s *Service) announced(ctx context.Context, conn transport.Conn, host calls
 	case <-changed:
 	case <-ctx.Done():
 	}
-	out.Cancel("calls are not taken any more")
+	out.Cancel("it is not so any more")
 	<-ended //nolint:errcheck // it says that
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"pdlink/bridge/facts"
 	"pdlink/bridge/prefill/calls"
@@ -100,4 +101,13 @@ func TestUnauthorized(t *testing.T) {
 		must(t, v.Close())
 		srv.Close()
 	}
+}
+
+// TestIdleEngine: a connection is given up before vLLM's server closes it, after 5 s.
+func TestIdleEngine(t *testing.T) {
+	v := NewVLLM(&url.URL{Scheme: "http", Host: "127.0.0.1:1"}, "")
+	if tr, ok := v.client.Transport.(*http.Transport); !ok || tr.IdleConnTimeout <= 0 || tr.IdleConnTimeout >= 5*time.Second {
+		t.Errorf("%+v", v.client.Transport)
+	}
+	must(t, v.Close())
 }

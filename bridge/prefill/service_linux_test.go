@@ -222,6 +222,28 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
+// TestWaitsAreTold: the decode host hears what a host waits for, while that is so, and
+// nothing of one that takes calls.
+func TestWaitsAreTold(t *testing.T) {
+	p := newPair(t, session.Options{}, ServiceOptions{Name: "spark", Waits: func(r Readiness) string {
+		return fmt.Sprintf("%d of %d workers, error %v", r.Workers, r.Expected, r.Err)
+	}})
+	eventually(t, "it waits for a worker", func() bool { return p.waitsFor("spark: 0 of 0 workers, error <nil>") })
+	c := connect(t, p.socket, helloOf(0, 1, 1))
+	p.host()
+	eventually(t, "it waits for nothing", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.halted) == 0 })
+	p.engine.set(errors.New("connection refused"))
+	eventually(t, "it waits for the engine", func() bool { return p.waitsFor("spark: 1 of 1 workers, error connection refused") })
+	p.cut()
+	eventually(t, "it says so on the next connection too", func() bool {
+		p.dialler.mu.Lock()
+		lost := p.dialler.lost
+		p.dialler.mu.Unlock()
+		return lost > 0 && p.waitsFor("spark: 1 of 1 workers, error connection refused")
+	})
+	c.close()
+}
+
 // TestServiceRefuses what is no call of its own, and calls that take another's transfer.
 func TestServiceRefuses(t *testing.T) {
 	p := newPair(t, session.Options{}, ServiceOptions{})

@@ -121,6 +121,7 @@ type pair struct {
 
 	mu      sync.Mutex
 	engines []front.Engine
+	halted  []string // what hosts wait for that take no calls yet
 	ended   []Ended
 	ready   []Readiness
 }
@@ -129,7 +130,7 @@ func newPair(t *testing.T, so session.Options, o ServiceOptions) *pair {
 	t.Helper()
 	p := &pair{t: t, engine: &script{models: []string{"m"}}}
 	var err error
-	p.hosts, err = front.NewHosts(front.HostsOptions{Add: p.add, Rejoin: 2 * time.Second})
+	p.hosts, err = front.NewHosts(front.HostsOptions{Add: p.add, Waits: p.halt, Rejoin: 2 * time.Second})
 	must(t, err)
 	p.decoder = newDecoderWith(t, bridge.Options{OnBlock: p.hosts.Block, PartWait: 5 * time.Second}, so)
 	p.attend = p.hosts.Attend
@@ -213,6 +214,28 @@ func (p *pair) add(e front.Engine) func() {
 		defer p.mu.Unlock()
 		p.engines = slices.DeleteFunc(p.engines, func(x front.Engine) bool { return x == e })
 	}
+}
+
+// halt is told of a host that takes no calls yet.
+func (p *pair) halt(name, why string) func() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	text := name + ": " + why
+	p.halted = append(p.halted, text)
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if i := slices.Index(p.halted, text); i >= 0 {
+			p.halted = slices.Delete(p.halted, i, i+1)
+		}
+	}
+}
+
+// waitsFor reports that one host waits, for that.
+func (p *pair) waitsFor(text string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Equal(p.halted, []string{text})
 }
 
 func (p *pair) count() int {

@@ -9,9 +9,14 @@ import (
 )
 
 // listenSocket is not available here.
-func listenSocket(context.Context, string) (*net.UnixListener, bool, func() error, error) {
-	return nil, false, nil, ErrUnavailable
+func listenSocket(context.Context, string, bool) (*net.UnixListener, *place, error) {
+	return nil, nil, ErrUnavailable
 }
+
+// place is nowhere here.
+type place struct{ stale bool }
+
+func (*place) leave(bool) error { return nil }
 
 // peer is nobody here.
 type peer struct{ uid uint32 }

@@ -68,6 +68,14 @@ func (s *Server) serve(c *net.UnixConn) error {
 	w := &worker{s: s, conn: c, came: time.Now()}
 	w.ctx, w.stop = context.WithCancel(s.ctx)
 	defer w.stop()
+	var err error
+	if w.peer, err = peerOf(c); err != nil {
+		return errors.Join(err, c.Close())
+	}
+	if !s.allowed(w.peer.uid) {
+		w.peer.close()
+		return errors.Join(w.deny(), c.Close())
+	}
 	s.mu.Lock()
 	full := s.closed || s.conns >= maxWorkers
 	if !full {
@@ -75,6 +83,7 @@ func (s *Server) serve(c *net.UnixConn) error {
 	}
 	s.mu.Unlock()
 	if full {
+		w.peer.close()
 		w.refuse(codeBusy, "too many workers")
 		return c.Close()
 	}
@@ -86,8 +95,7 @@ func (s *Server) serve(c *net.UnixConn) error {
 	end := context.AfterFunc(w.ctx, func() { c.Close() }) //nolint:errcheck // unblocks what reads and writes
 	defer end()
 	defer c.Close()
-	err := w.introduce()
-	if err == nil {
+	if err = w.introduce(); err == nil {
 		w.equip()
 		s.enter(w)
 		if err = w.welcome(); err == nil {
@@ -134,14 +142,6 @@ func (s *Server) enter(w *worker) {
 
 // introduce answers HELLO.
 func (w *worker) introduce() error {
-	var err error
-	if w.peer, err = peerOf(w.conn); err != nil {
-		return err
-	}
-	if !w.s.allowed(w.peer.uid) {
-		w.refuse(codeDenied, fmt.Sprintf("user %d is not accepted", w.peer.uid))
-		return fmt.Errorf("user %d is not accepted: run the engine as this user, or accept that one", w.peer.uid)
-	}
 	if err := w.conn.SetReadDeadline(time.Now().Add(helloWait)); err != nil {
 		return err
 	}
@@ -192,19 +192,6 @@ func (w *worker) welcome() error {
 		m.code |= flagRing
 	}
 	return errors.Join(w.conn.SetReadDeadline(time.Time{}), w.write(&m, tb.file))
-}
-
-// allowed reports whether a user's workers are accepted.
-func (s *Server) allowed(uid uint32) bool {
-	if uid == uint32(os.Getuid()) {
-		return true
-	}
-	for _, u := range s.o.UIDs {
-		if u == uid {
-			return true
-		}
-	}
-	return false
 }
 
 // work serves an introduced connection.

@@ -5,6 +5,9 @@ const (
 	// KindHost is opened by a prefill host and stays open while it takes calls.
 	KindHost = "pdlink/host"
 
+	// KindWait is opened by a prefill host and stays open while it takes no calls yet.
+	KindWait = "pdlink/wait"
+
 	// KindCall is opened by the decode host.
 	KindCall = "pdlink/engine"
 

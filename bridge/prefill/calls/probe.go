@@ -11,6 +11,12 @@ type Opinion struct {
 	Millis  int64  `json:"unix_ms"` // the decode host's clock
 	Build   string `json:"build,omitempty"`
 
+	// Takes says that a host of the asker's name is connected and takes calls; Waits is for
+	// what one waits that is connected and takes none yet, in its own words. Neither: no
+	// such host is connected, or it does not say.
+	Takes bool   `json:"takes_calls,omitempty"`
+	Waits string `json:"waits,omitempty"`
+
 	// Models has one entry for each that the host named. Where not all fit, those are
 	// left out of which nothing is known.
 	Models map[string]ModelOpinion `json:"models,omitempty"`
@@ -69,7 +75,7 @@ func (l *limits) lower() bool {
 
 // cleaned is a copy of o whose texts are fit for people and within limits.
 func (o Opinion) cleaned(l limits) Opinion {
-	o.Build = clean(o.Build, maxName)
+	o.Build, o.Waits = clean(o.Build, maxName), clean(o.Waits, l.reason)
 	models := o.Models
 	if models != nil {
 		o.Models = make(map[string]ModelOpinion, len(models))

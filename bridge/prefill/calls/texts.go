@@ -23,6 +23,10 @@ type Host struct {
 	// Group is the engine that this host is a part of, with others; nil: it has one of
 	// its own. A member that does not lead need not know any models.
 	Group *Group `json:"group,omitempty"`
+
+	// Waits is what the host waits for before it takes calls, and what to do about it, for
+	// people: at most 1,024 bytes, and of KindWait only.
+	Waits string `json:"waits,omitempty"`
 }
 
 // Group is one engine that is spread over several hosts: each has workers of it and
@@ -54,6 +58,7 @@ func (h Host) Encode() ([]byte, error) {
 	if h.Models == nil {
 		h.Models = []string{}
 	}
+	h.Waits = clean(h.Waits, maxReason)
 	if err := h.check(); err != nil {
 		return nil, err
 	}
@@ -91,7 +96,7 @@ func ParseHost(b []byte) (Host, error) {
 	if h.Version != Version {
 		return h, fmt.Errorf("%w: a prefill host of version %d, this program knows %d: both ends need the same version of pdlink", ErrCall, h.Version, Version)
 	}
-	h.Name = clean(h.Name, maxName)
+	h.Name, h.Waits = clean(h.Name, maxName), clean(h.Waits, maxReason)
 	if h.Group != nil {
 		h.Group.Name = clean(h.Group.Name, maxName)
 	}
