@@ -27,7 +27,7 @@ def engine_killed(stage: Stage) -> None:
     waits = prefill.events()[-1]["reason"]
     stage.checks.true("engine killed: the sidecar says so", "engine does not answer" in waits, waits)
     gone = stage.story("no engine", 700)
-    stage.declined("while it is away", stage.ask(gone), gone, "no prefill host is connected", "bypass")
+    stage.declined("while it is away", stage.ask(gone), gone, "no prefill host takes prompts", "bypass")
     stage.start_engine("slow")
     stage.until("the sidecar is ready", lambda: prefill.events()[-1]["event"] == "ready", 420)
     stage.ready()

@@ -257,7 +257,7 @@ def cancelled(stage: Stage) -> None:
     stage.checks.want("cancelled: the engine's prompt was not read to its end", between.handed_over(), [])
     stage.until("the front's record", lambda: "went away" in stage.newest().get("reason", ""))
     record = stage.newest()
-    stage.checks.want("cancelled: record", (record["outcome"], record["reason"]), ("declined", "the client went away"))
+    stage.checks.want("cancelled: record", (record["outcome"], record["reason"]), ("bypass", "the client went away"))
     made = metric(stage, "vllm:generation_tokens_total") - was
     stage.checks.want("cancelled: tokens that the engine made", made, 0)
     said = stage.ask(body)

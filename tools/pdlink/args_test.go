@@ -28,6 +28,7 @@ func TestMisuseIsToldWithItsCure(t *testing.T) {
 		{[]string{"store", "verfy"}, "did you mean verify?"},
 		{[]string{"replay", "--jsno"}, "did you mean --json? (see pdlink replay --help)"},
 		{[]string{"replay", "-json"}, "did you mean --json?"},
+		{[]string{"replay", "--to"}, "flag needs an argument: --to (see pdlink replay --help)"},
 		{[]string{"decode", "x"}, "takes no arguments"},
 		{[]string{"store", "diff", "x"}, "pdlink store diff: B is missing"},
 		{[]string{"store", "ls", "a", "b"}, `takes DIR, but there is also "b"`},

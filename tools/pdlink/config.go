@@ -243,11 +243,14 @@ func showConfig(std streams, root *cobra.Command, s cmdline.Settings, args []str
 
 // print prints settings for people.
 func (sum settingsSummary) print(std streams, all []cmdline.Setting) error {
-	there := ""
-	if !sum.Found {
-		there = ", which is not there"
+	switch {
+	case sum.File == "":
+		std.printf("no config file: this user has no home directory to look in ($HOME); $%s or --config names one\n", configEnv)
+	case sum.Found:
+		std.printf("config file %s\n", sum.File)
+	default:
+		std.printf("config file %s, which is not there\n", sum.File)
 	}
-	std.printf("config file %s%s\n", sum.File, there)
 	tw := tabwriter.NewWriter(std.out, 0, 0, 2, ' ', 0)
 	command := ""
 	for _, x := range all {

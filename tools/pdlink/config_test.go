@@ -78,6 +78,11 @@ func TestConfigShow(t *testing.T) {
 		!strings.Contains(out, "[prefill]\n") || !regexp.MustCompile(`(?m)^  min-tokens +8192 +\$PDLINK_DECODE_MIN_TOKENS$`).MatchString(out) {
 		t.Errorf("%s", out)
 	}
+	t.Setenv("HOME", "")
+	if _, out, _ := cli(t, "config", "show"); !strings.HasPrefix(out, "no config file: this user has no home directory") {
+		t.Errorf("%s", out)
+	}
+	t.Setenv("HOME", home)
 	if err := os.MkdirAll(filepath.Join(base, "pdlink"), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -146,12 +148,52 @@ func (f *decodeFlags) check(g given) (linkURL, error) {
 		f.door.check(g),
 		f.watching.check(g),
 		wrong,
+		f.collide(u),
 		g.filled(map[string]string{"store": f.store, "keys": f.keys.Dir}),
 		f.keys.Check())
 	if err == nil && f.discard {
 		err = g.unused("is for a store, with --discard there is none", "no-sync")
 	}
 	return u, err
+}
+
+// collide refuses two flags that name one address to listen at: the second one would find
+// it in use, by this program.
+func (f *decodeFlags) collide(u linkURL) error {
+	type place struct{ flag, addr string }
+	var all []place
+	if u.scheme == schemeTCP || u.scheme == schemeRDMA { // the port is the same
+		all = append(all, place{"--listen " + f.listen, u.addr})
+	}
+	if f.door.url != nil {
+		all = append(all, place{"--front " + f.door.addr, f.door.addr})
+	}
+	if at := f.watching.at; at != nil && at.Network == "tcp" {
+		all = append(all, place{"--metrics " + f.watching.metrics, at.Text})
+	}
+	for i, a := range all {
+		for _, b := range all[i+1:] {
+			if sameAddress(a.addr, b.addr) {
+				return fmt.Errorf("%s and %s are one address: give one of them another port", a.flag, b.flag)
+			}
+		}
+	}
+	return nil
+}
+
+// sameAddress reports that two of host:port cannot both be listened at. What names mean is
+// not looked up.
+func sameAddress(a, b string) bool {
+	hostA, portA, errA := net.SplitHostPort(a)
+	hostB, portB, errB := net.SplitHostPort(b)
+	if errA != nil || errB != nil || portA != portB || portA == "0" || portA == "" {
+		return false
+	}
+	x, y := numeric(hostA), numeric(hostB)
+	if !x.IsValid() || !y.IsValid() {
+		return strings.EqualFold(hostA, hostB)
+	}
+	return x == y || x.IsUnspecified() && x.Is4() == y.Is4() || y.IsUnspecified() && x.Is4() == y.Is4()
 }
 
 // maxRingMiB bounds --ring, which is allocated at once: 200 Gbit/s at 10 ms have

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"pdlink/bridge"
 	"pdlink/transport"
@@ -120,8 +121,14 @@ func (d *decoding) print(event any) {
 	}
 }
 
-// watchText is where the live page is, for people.
+// watchText is where the live page is, for people: an address that means all of this host's
+// cannot be opened everywhere.
 func watchText(url string) string {
+	for _, all := range []string{"//[::]:", "//0.0.0.0:"} {
+		if here := strings.Replace(url, all, "//localhost:", 1); here != url {
+			return ", watch it at " + here + ", from other hosts at an address of this one"
+		}
+	}
 	if url == "" {
 		return ""
 	}

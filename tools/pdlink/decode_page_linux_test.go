@@ -12,7 +12,7 @@ func TestPageShowsRequests(t *testing.T) {
 	at := bridgeOf(t)
 	b := startBrowser(t)
 	p, q := b.open(at.decode), b.open(at.prefill)
-	p.await("#requests tr:nth-child(2)", func(s string) bool { return strings.Contains(s, "bypass: no prefill host is connected") })
+	p.await("#requests tr:nth-child(2)", func(s string) bool { return strings.Contains(s, "bypass: no prefill host ") })
 	p.await("#requests tr:first-child", func(s string) bool {
 		return strings.Contains(s, "/v1/completions") && strings.Contains(s, "declined: engine: prefill: engine refuses the prompt")
 	})

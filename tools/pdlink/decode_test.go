@@ -156,3 +156,33 @@ func TestADuplicateDoesNotEndTheTransferThatRuns(t *testing.T) {
 		t.Errorf("status %d, %d, %d: %v %v %v", s1, s2, s3, first, second, r)
 	}
 }
+
+// TestDecodePorts: a front may be a port alone, and two flags that name one address are
+// told from one that something else has.
+func TestDecodePorts(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		say  string
+	}{
+		{[]string{"--listen", "tcp://127.0.0.1:7411", "--front", "7411"}, "--listen tcp://127.0.0.1:7411 and --front 127.0.0.1:7411 are one address"},
+		{[]string{"--listen", "tcp://0.0.0.0:7411", "--metrics", "7411"}, "--listen tcp://0.0.0.0:7411 and --metrics 7411 are one address"},
+		{[]string{"--listen", "unix:///x", "--front", "9411", "--metrics", "9411"}, "--front 127.0.0.1:9411 and --metrics 9411 are one address"},
+		{[]string{"--front", "http"}, "want a port (8012, on loopback) or host:port"},
+		{[]string{"--front", "70000"}, "want a port (8012, on loopback) or host:port"},
+	} {
+		if status, _, errOut := cli(t, append([]string{"decode", "--decoder", "http://127.0.0.1:1"}, c.args...)...); status != exitUsage || !strings.Contains(errOut, c.say) {
+			t.Errorf("%q: status %d: %s", c.args, status, errOut)
+		}
+	}
+	for _, c := range []struct {
+		a, b string
+		same bool
+	}{
+		{"127.0.0.1:1", "127.0.0.1:1", true}, {"127.0.0.1:1", "127.0.0.1:2", false}, {"127.0.0.1:0", "127.0.0.1:0", false}, {"0.0.0.0:1", "10.0.0.5:1", true},
+		{"10.0.0.5:1", "127.0.0.1:1", false}, {":1", "127.0.0.1:1", true}, {"mac:1", "mac:1", true}, {"mac:1", "127.0.0.1:1", false}, {"0.0.0.0:1", "[::1]:1", false},
+	} {
+		if got := sameAddress(c.a, c.b); got != c.same {
+			t.Errorf("%s, %s: %t", c.a, c.b, got)
+		}
+	}
+}

@@ -46,7 +46,7 @@ func bridgeOf(t *testing.T) bridged {
 	prefill.await(t, "it waits for a worker", func() bool { return len(prefill.out.events("waiting")) > 0 })
 	introduce(t, socket)
 	prefill.await(t, "it is ready", func() bool { return len(prefill.out.events("ready")) == 1 })
-	decode.await(t, "the host is known", func() bool { return strings.Contains(decode.err.String(), "prefill host spark") })
+	decode.await(t, "the host is known", func() bool { return strings.Contains(decode.err.String(), "reads prompts for") })
 	post()
 	return b
 }

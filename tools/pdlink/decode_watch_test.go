@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -185,6 +186,19 @@ func TestPrefillIsWatched(t *testing.T) {
 // pageToken is a token for the live page.
 const pageToken = "0123456789abcdef"
 
+// TestWatchText: people get an address that they can open.
+func TestWatchText(t *testing.T) {
+	const others = ", from other hosts at an address of this one"
+	for url, want := range map[string]string{
+		"": "", "http://127.0.0.1:9411/": ", watch it at http://127.0.0.1:9411/", "unix:///run/x": ", watch it at unix:///run/x",
+		"http://[::]:9411/": ", watch it at http://localhost:9411/" + others, "http://0.0.0.0:9411/": ", watch it at http://localhost:9411/" + others,
+	} {
+		if got := watchText(url); got != want {
+			t.Errorf("%s: %q, want %q", url, got, want)
+		}
+	}
+}
+
 // TestPageForOtherHosts: with a token, and with --metrics-open, which is warned of.
 func TestPageForOtherHosts(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
@@ -277,6 +291,11 @@ func TestWatchFlagsAreChecked(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	open, wide := filepath.Join(dir, "open"), filepath.Join(dir, "wide")
+	if err := errors.Join(os.WriteFile(open, []byte(pageToken), 0o600), os.Chmod(open, 0o604),
+		os.WriteFile(wide, []byte(pageToken), 0o600), os.Chmod(wide, 0o620)); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		args   []string
 		status int
@@ -292,6 +311,8 @@ func TestWatchFlagsAreChecked(t *testing.T) {
 		{[]string{"--metrics-token", good}, exitUsage, "--metrics-token is for --metrics"},
 		{[]string{"--metrics", "0", "--metrics-token", ""}, exitUsage, "--metrics-token"},
 		{[]string{"--metrics", "0", "--metrics-token", "/nowhere/token"}, exitUsage, "--metrics-token: open /nowhere/token"},
+		{[]string{"--metrics", "0", "--metrics-token", wide}, exitUsage, "--metrics-token: others can write " + wide + " (mode 0620): run `chmod go-w " + wide + "`"},
+		{[]string{"--metrics", "0", "--metrics-token", open}, exitUsage, "everybody can read " + open + " (mode 0604): run `chmod o-r " + open + "`"},
 		{[]string{"--metrics", "0", "--metrics-token", short}, exitUsage, "--metrics-token " + short + ": want one line of 16 or more"},
 		{[]string{"--log", "xml"}, exitUsage, "--log xml: want text or json"},
 		{[]string{"--metrics", taken.Addr().String()}, exitFailed, fmt.Sprintf("--metrics %s: ", taken.Addr())},

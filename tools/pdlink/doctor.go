@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"time"
 
 	"github.com/fatih/color"
@@ -185,7 +188,9 @@ func newDoctor(std streams, p patients) *cobra.Command {
 		Args:  group,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(newDoctorDecode(std, p), newDoctorPrefill(std, p), newDoctorRDMA(std))
+	decode, prefill := newDoctorDecode(std, p), newDoctorPrefill(std, p)
+	p.config.tell(decode, prefill)
+	c.AddCommand(decode, prefill, newDoctorRDMA(std))
 	cmdline.WithoutSettings(c) // it asks for them itself, and says what is wrong with them
 	return c
 }
@@ -200,6 +205,9 @@ func borrow(c, from *cobra.Command, config *configFlags) (settle func() error) {
 		s, err := config.settings(flagsOf(c))
 		if err == nil {
 			err = s.Apply(from)
+		}
+		if _, gone := os.Stat(s.Path); !s.Required && errors.Is(gone, fs.ErrNotExist) {
+			config.absent = s.Path
 		}
 		return err
 	}

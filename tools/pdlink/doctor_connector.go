@@ -34,7 +34,7 @@ func (d *prefillDoctor) lookConnector(ctx context.Context) []finding {
 	server, err := prefill.Listen(ctx, o)
 	if errors.Is(err, prefill.ErrInUse) && !isFile(d.f.socket) {
 		d.busy = true
-		return []finding{good("a pdlink prefill runs and has %s: it says itself whether workers are connected, and tells the decode host what they have loaded", d.f.socket)}
+		return d.lookBeside(ctx)
 	}
 	if err != nil {
 		return []finding{bad(err.Error(), socketCure(d.f.socket, err))}
@@ -46,6 +46,7 @@ func (d *prefillDoctor) lookConnector(ctx context.Context) []finding {
 	}
 	n, expected := server.Present()
 	d.loaded, _ = server.Loaded()
+	d.came = n > 0
 	switch {
 	case n == 0 && len(refused) > 0:
 		slices.Sort(refused)
@@ -60,6 +61,46 @@ func (d *prefillDoctor) lookConnector(ctx context.Context) []finding {
 		found = append(found, doubt("not all is known of what they have loaded: "+silenceText(d.loaded), "update pdlink-vllm"))
 	}
 	return found
+}
+
+// lookBeside says of a pdlink prefill that runs whether it takes prompts: it has told the
+// decode host.
+func (d *prefillDoctor) lookBeside(ctx context.Context) []finding {
+	const log = "`journalctl -u pdlink-prefill -n 20` says it, in the last line of \"ready\" or \"waiting\""
+	runs := "a pdlink prefill runs and has " + d.f.socket
+	if d.conn != nil {
+		o, err := d.ask(ctx)
+		d.waits, d.came = o.Waits, err == nil && o.Takes
+		switch {
+		case err == nil && o.Takes:
+			return []finding{good("%s: it takes prompts, as the decode host knows, and tells that one what its workers have loaded", runs)}
+		case err == nil && o.Waits != "":
+			return []finding{bad(fmt.Sprintf("%s, and takes no prompts: %s", runs, o.Waits), "do what that says; a worker that was refused is in the log of pdlink prefill (`journalctl -u pdlink-prefill -n 20`)")}
+		}
+	}
+	return []finding{doubt(fmt.Sprintf("%s: whether it takes prompts is not known here, and the decode host does not say it of a prefill host that is called %s", runs, d.f.name), log)}
+}
+
+// lookVersion looks whether the connector runs in the engine's version: where it does not,
+// vLLM runs as without it, and one line of its log says so.
+func (d *prefillDoctor) lookVersion(context.Context) []finding {
+	if d.version == "" && d.unsaid == nil {
+		return nil // nobody was asked
+	}
+	if d.version == "" {
+		return []finding{doubt(fmt.Sprintf("the engine does not say which vLLM it is: %v", d.unsaid), "compare `vllm --version` with those that the connector was tested with: "+prefill.TestedVersions())}
+	}
+	err := prefill.CheckVersion(d.version)
+	one := "install one of these (`pip install 'vllm==" + prefill.TestedVersions()[strings.LastIndex(prefill.TestedVersions(), " ")+1:] + ".*'`)"
+	switch {
+	case err == nil:
+		return []finding{good("vLLM %s", d.version)}
+	case errors.Is(err, prefill.ErrUntested) && d.came:
+		return []finding{doubt(fmt.Sprintf("vLLM %s was never tested with the connector, only %s, and the connector tries it all the same", d.version, prefill.TestedVersions()), one+" where answers are not as they should be")}
+	case errors.Is(err, prefill.ErrUntested):
+		return []finding{bad(fmt.Sprintf("vLLM %s was never tested with the connector, only %s, so it runs without it", d.version, prefill.TestedVersions()), one+`, or have the connector try it: "untested": true in kv_connector_extra_config`)}
+	}
+	return []finding{bad(fmt.Sprintf("vLLM %s is not supported by the connector, only %s, so it runs without it", d.version, prefill.TestedVersions()), one)}
 }
 
 // connectorCure is what to do where no worker of the engine comes: the flag that starts

@@ -82,6 +82,7 @@ func (*decodeDoctor) checks() []check[decodeDoctor] {
 		{"facts", 0, (*decodeDoctor).lookFacts},
 		{"store", 0, (*decodeDoctor).lookStore},
 		{"clock", 0, (*decodeDoctor).lookClock},
+		{"watch", 0, func(d *decodeDoctor, ctx context.Context) []finding { return d.f.watching.look(ctx) }},
 	}
 }
 

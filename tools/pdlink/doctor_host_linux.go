@@ -73,8 +73,8 @@ func lockLimits(ring int64) []finding {
 		return nil
 	}
 	if l.Cur < uint64(ring) {
-		return []finding{doubt(fmt.Sprintf("%s of memory may be locked, the ring has %s: a GPU or a network card would be slower", bytesText(l.Cur), bytesText(uint64(ring))),
-			"raise the limit for the engine and for pdlink: LimitMEMLOCK=infinity of systemd, --ulimit memlock=-1 of docker")}
+		return []finding{doubt(fmt.Sprintf("in this shell %s of memory may be locked, and the ring has %s: a GPU or a network card would be slower", bytesText(l.Cur), bytesText(uint64(ring))),
+			"nothing for the service of `pdlink service print`, which has its own limit; else raise it for the engine and for pdlink: LimitMEMLOCK=infinity of systemd, --ulimit memlock=-1 of docker")}
 	}
 	return []finding{good("the ring's memory, %s, may be locked", bytesText(uint64(ring)))}
 }

@@ -31,6 +31,7 @@ func engineAt(t *testing.T, models ...string) string {
 		}
 		json.NewEncoder(w).Encode(map[string]any{"data": list})
 	})
+	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"version":"0.32.1"}`) })
 	mux.HandleFunc("POST /tokenize", func(w http.ResponseWriter, _ *http.Request) {
 		io.WriteString(w, `{"count":1,"max_model_len":8192,"tokens":[1]}`) // another tokenizer, which does no harm
 	})
@@ -138,6 +139,7 @@ func TestDoctorPrefill(t *testing.T) {
 		"tells less":    {[][]byte{less}, nil, exitFailed, "connector", levelWarn, "tensors: no norm"},
 		"does not tell": {[][]byte{nil}, nil, exitFailed, "connector", levelWarn, "update pdlink-vllm"},
 		"no worker":     {nil, nil, exitFailed, "connector", levelFail, `start vLLM as this user with --kv-transfer-config '{"kv_connector": "PDLinkConnector"`},
+		"well, vLLM":    {[][]byte{same}, nil, exitOK, "version", levelOK, "vLLM 0.32.1"},
 		"no engine":     {[][]byte{same}, []string{"--engine", "http://127.0.0.1:1"}, exitFailed, "engine", levelFail, "start it, or name its address"},
 		"another name":  {[][]byte{same}, []string{"--model", "tiny-qwen3=other"}, exitFailed, "engine", levelFail, "--model tiny-qwen3=other: the engine serves served"},
 		"no model":      {[][]byte{same}, []string{"--model", "else=served"}, exitOK, "match", levelWarn, "else: the decoder has not loaded a model of this id"},
@@ -171,6 +173,31 @@ func TestDoctorPrefill(t *testing.T) {
 	}
 }
 
+// TestDoctorVersion: a version of vLLM that the connector refuses is found, with what it
+// would say.
+func TestDoctorVersion(t *testing.T) {
+	for _, c := range []struct {
+		d     prefillDoctor
+		level level
+		say   string
+	}{
+		{prefillDoctor{version: "0.32.1"}, levelOK, "vLLM 0.32.1"},
+		{prefillDoctor{version: "0.20.0"}, levelFail, "vLLM 0.20.0 is not supported by the connector, only 0.21, 0.28, 0.32"},
+		{prefillDoctor{version: "0.35.0", came: true}, levelFail, "`pip install 'vllm==0.32.*'`"},
+		{prefillDoctor{version: "0.30.0"}, levelFail, `"untested": true in kv_connector_extra_config`},
+		{prefillDoctor{version: "0.30.0", came: true}, levelWarn, "tries it all the same"},
+		{prefillDoctor{unsaid: io.EOF}, levelWarn, "does not say which vLLM it is: EOF"},
+	} {
+		if found := c.d.lookVersion(t.Context()); len(found) != 1 || !has(found, "", c.level, c.say) {
+			t.Errorf("%+v: %+v, want %s %q", c.d.version, found, c.level, c.say)
+		}
+	}
+	var d prefillDoctor
+	if found := d.lookVersion(t.Context()); len(found) != 0 {
+		t.Errorf("nobody was asked: %+v", found)
+	}
+}
+
 // TestDoctorBesideASidecar: one that runs keeps its socket.
 func TestDoctorBesideASidecar(t *testing.T) {
 	p := newPatient(t)
@@ -181,10 +208,21 @@ func TestDoctorBesideASidecar(t *testing.T) {
 	args := []string{"prefill", "--to", eventsOf[listening](t, decode, "listening")[0].Listen, "--keys", spark, "--engine", engineAt(t, "served"), "--socket", socket,
 		"--mem-floor", "-1", "--slots", "8", "--model", "tiny-qwen3=served"}
 	sidecar := start(t, append(args, "--json")...)
+	// It has the socket and no worker, which the decode host has heard.
+	decode.await(t, "it is told", func() bool { return strings.Contains(decode.err.String(), "none of its workers is connected") })
+	found := doctor(t, exitFailed, args...)
+	if !has(found, "connector", levelFail, "takes no prompts: the engine answers, but none of its workers is connected to "+socket) ||
+		!has(found, "match", levelWarn, "so nothing was compared yet") || has(found, "match", levelWarn, "in the log of") {
+		t.Errorf("without a worker: %+v", found)
+	}
+	if found = doctor(t, exitOK, append(args, "--name", "luna")...); !has(found, "connector", levelWarn, "of a prefill host that is called luna") {
+		t.Errorf("as another host: %+v", found)
+	}
 	workersFor(t, socket, engineFacts(t, same))
 	sidecar.await(t, "it is ready", func() bool { return len(sidecar.out.events("ready")) == 1 })
-	found := doctor(t, exitOK, args...)
-	if !has(found, "connector", levelOK, "a pdlink prefill runs") || !has(found, "match", levelWarn, "were not compared by doctor") ||
+	decode.await(t, "it is told", func() bool { return strings.Contains(decode.err.String(), "reads prompts for") })
+	found = doctor(t, exitOK, args...)
+	if !has(found, "connector", levelOK, "it takes prompts, as the decode host knows") || !has(found, "match", levelWarn, "were not compared by doctor") ||
 		!has(found, "match", levelWarn, "or stop pdlink prefill while doctor looks") || !has(found, "match", levelOK, "tiny-qwen3: the decoder has loaded a model of this id") ||
 		!has(found, "match", levelOK, "the decode host runs pdlink") {
 		t.Errorf("%+v", found)
@@ -283,7 +321,8 @@ func TestDoctorPorts(t *testing.T) {
 	p := newPatient(t)
 	addr := other.Addr().String()
 	_, port, _ := strings.Cut(addr, ":")
-	found := doctor(t, exitFailed, "decode", "--decoder", p.URL, "--listen", "tcp://"+addr, "--front", addr)
+	found := doctor(t, exitFailed, "decode", "--decoder", p.URL, "--listen", "tcp://127.0.0.1:0", "--front", addr)
+	found = append(found, doctor(t, exitFailed, "decode", "--decoder", p.URL, "--listen", "tcp://"+addr, "--front", "127.0.0.1:0")...)
 	if !has(found, "listen", levelFail, "sport = :"+port+"'` shows it), or give --listen another port") || !has(found, "front", levelFail, "is in use by something else") {
 		t.Errorf("%+v", found)
 	}

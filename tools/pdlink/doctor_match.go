@@ -118,7 +118,11 @@ func (d *prefillDoctor) buildFindings(o calls.Opinion) []finding {
 // is asked about the models by their ids, and what was not compared is named, with where
 // it was and how to have it looked at here.
 func (d *prefillDoctor) besideFindings(o calls.Opinion) []finding {
-	return append(d.idFindings(o), doubt("what the engine has loaded the pdlink prefill knows that runs here: layers, data type, rotation, weights and tokenizer were not compared by doctor",
+	found := d.idFindings(o)
+	if d.waits != "" {
+		return append(found, doubt("the pdlink prefill that runs here takes no prompts, so nothing was compared yet", "see connector"))
+	}
+	return append(found, doubt("what the engine has loaded the pdlink prefill knows that runs here: layers, data type, rotation, weights and tokenizer were not compared by doctor",
 		"read the lines \"prefill host "+d.f.name+"\" in the log of `pdlink decode`, which compared them when it connected; or stop pdlink prefill while doctor looks (`sudo systemctl stop pdlink-prefill`), and start it again"))
 }
 

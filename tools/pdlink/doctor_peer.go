@@ -19,6 +19,9 @@ func (d *prefillDoctor) lookLinks(ctx context.Context) (found []finding) {
 	for _, u := range d.f.ways {
 		for _, f := range lookLink(ctx, u) {
 			if len(d.f.ways) > 1 {
+				if f.Level == levelFail { // one is enough, and whether one is there peer says
+					f.Level = levelWarn
+				}
 				f.Text = fmt.Sprintf("%s: %s", u, strings.TrimPrefix(f.Text, u.String()+": "))
 			}
 			found = append(found, f)
@@ -33,7 +36,11 @@ func (d *prefillDoctor) lookPeers(ctx context.Context) (found []finding) {
 		return nil
 	}
 	for _, u := range d.f.ways {
-		found = append(found, d.lookPeer(ctx, u))
+		f := d.lookPeer(ctx, u)
+		if f.Level == levelFail && u.scheme == schemeRDMA && len(d.f.ways) == 1 && lookDevice(u)[0].Level == levelFail {
+			continue // link has said it
+		}
+		found = append(found, f)
 	}
 	if d.conn == nil {
 		return found

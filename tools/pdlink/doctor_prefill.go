@@ -30,7 +30,8 @@ whether what the engine has loaded is the decoder's model.
 While no pdlink prefill runs here it takes that one's place at the socket for up to 3
 seconds: the engine's workers look for one twice a second, and say what they have loaded.
 One that is started meanwhile finds the socket in use. Beside a pdlink prefill that runs
-it looks at all but that, and says what it did not compare and where that was compared.
+it looks at all but that: the decode host says whether that one takes prompts or what it
+waits for, and what was not compared is named, with where it was.
 
 ` + statusText,
 		Example: `  pdlink doctor prefill --to tcp://10.0.0.5:7411 --model Qwen3-32B-8bit=Qwen/Qwen3-32B`,
@@ -64,6 +65,10 @@ type prefillDoctor struct {
 	models  []string               // the decoder's ids of what would be announced
 	text    *facts.Text            // what the engine makes of the probe text; nil: it does not say
 	busy    bool                   // a pdlink prefill runs and has the socket
+	came    bool                   // workers came: the connector runs in the engine
+	version string                 // of the engine; "": it does not say
+	unsaid  error                  // why not
+	waits   string                 // what that one waits for, as the decode host heard; "": nothing, or it is not known
 	loaded  *facts.Facts           // what workers say; nil: nothing
 	made    *facts.Projection      // of the weights; nil: there are none
 	seen    *calls.Opinion         // the decode host's; nil: none
@@ -95,10 +100,12 @@ func (*prefillDoctor) checks() []check[prefillDoctor] {
 		{"peer", 0, (*prefillDoctor).lookPeers},
 		{"engine", 0, (*prefillDoctor).lookEngine},
 		{"connector", 0, (*prefillDoctor).lookConnector},
+		{"version", 0, (*prefillDoctor).lookVersion},
 		{"ring", 0, (*prefillDoctor).lookRing},
 		{"weights", weightsTime, (*prefillDoctor).lookWeights},
 		{"match", 0, (*prefillDoctor).lookMatch},
 		{"clock", 0, (*prefillDoctor).lookClock},
+		{"watch", 0, func(d *prefillDoctor, ctx context.Context) []finding { return d.f.watching.look(ctx) }},
 	}
 }
 
@@ -177,6 +184,7 @@ func (d *prefillDoctor) lookEngine(ctx context.Context) (found []finding) {
 	if len(d.models) == 0 {
 		return append(found, bad("nothing that it serves is named", "give --model DECODER=ENGINE"))
 	}
+	d.version, d.unsaid = engine.Version(ctx)
 	d.text = prefill.ProbeText(ctx, engine, served)
 	for _, id := range served {
 		if n, err := engine.MaxModelLen(ctx, id); err == nil {

@@ -55,7 +55,7 @@ func newDoctorRDMA(std streams) *cobra.Command {
 			root: "/", survey: func(device string, bytes int) rdma.Survey {
 				return rdma.New(rdma.Options{Device: device}).Survey(bytes)
 			}, choose: rdma.New(rdma.Options{Device: d.device}).ChoiceFor,
-			neighbour: rdma.Neighbour, counters: rdma.ReadCounters,
+			neighbour: rdma.Neighbour, blind: !tellsNeighbours, counters: rdma.ReadCounters,
 		}
 		if err := d.refuse(c.Context()); err != nil {
 			return err
@@ -85,6 +85,7 @@ type rdmaHost struct {
 	survey    func(device string, bytes int) rdma.Survey // "": of all devices
 	choose    func(local netip.Addr) (rdma.Choice, error)
 	neighbour func(iface string, ip netip.Addr) (n rdma.NeighbourEntry, known bool)
+	blind     bool // the system does not tell of neighbours
 	counters  func(device string, port int) (rdma.Counters, error)
 }
 
@@ -280,7 +281,7 @@ func (d *rdmaDoctor) portFinding(v rdma.Device, p rdma.Port, others bool) findin
 func (d *rdmaDoctor) addressCure(v rdma.Device, p rdma.Port) string {
 	const takes = ": RDMA takes over those of the interface"
 	if list := d.host.netdevs(v, p); len(list) > 0 {
-		return fmt.Sprintf("give its network interface an address (ip address add … dev %s)%s", strings.Join(list, ", or "), takes)
+		return fmt.Sprintf("give its network interface an address ("+addressCommand+")%s", strings.Join(list, ", or "), takes)
 	}
 	return "give its network interface an address" + interfaceHint + takes
 }
@@ -302,8 +303,7 @@ func (d *rdmaDoctor) lookMemory(context.Context) (found []finding) {
 		switch {
 		case v.Err != nil:
 		case errors.Is(v.Memory, transport.ErrUnavailable):
-			found = append(found, bad(fmt.Sprintf("%s: %s cannot be registered: %s", v.Name, size, reason(v.Memory)),
-				"raise the limit of locked memory: ulimit -l unlimited, LimitMEMLOCK=infinity of systemd, --ulimit memlock=-1 of docker"))
+			found = append(found, bad(fmt.Sprintf("%s: %s cannot be registered: %s", v.Name, size, reason(v.Memory)), memoryCure))
 		case v.Memory != nil:
 			found = append(found, bad(fmt.Sprintf("%s: %s cannot be registered: %v", v.Name, size, v.Memory), "stop other users of the device, or restart its driver"))
 		case v.Regions > 1:
@@ -321,7 +321,7 @@ func (d *rdmaDoctor) lookCounters(context.Context) (found []finding) {
 		counts, err := d.host.counters(c.Device, c.Port)
 		switch {
 		case err != nil:
-			found = append(found, doubt(fmt.Sprintf("%s: %v", c.name(), err), "let this user read /sys/class/infiniband"))
+			found = append(found, doubt(fmt.Sprintf("%s: %v", c.name(), err), countsCure))
 		case counts == nil:
 			found = append(found, good("%s: its driver counts nothing, so verdicts tell nothing of it", c.name()))
 		default:

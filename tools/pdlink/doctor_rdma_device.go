@@ -58,7 +58,7 @@ func (d *rdmaDoctor) refuse(ctx context.Context) error {
 	}
 	name, port, err := rdma.ParseDevice(d.device)
 	if err != nil {
-		return fmt.Errorf("--device %q: want NAME or NAME:PORT, names are those of `ls /sys/class/infiniband`", d.device)
+		return fmt.Errorf("--device %q: want NAME or NAME:PORT, "+deviceNames, d.device)
 	}
 	within(ctx, d, check[rdmaDoctor]{"library", 0, (*rdmaDoctor).lookLibrary}) // it is said when it is looked at
 	s := &d.survey

@@ -19,9 +19,23 @@ const (
 	libraryCure = "install rdma-core and the provider of the card (Debian: apt install ibverbs-providers); a program built with the tag nordma has no RDMA"
 	driverCure  = "look for a card (lspci | grep -i mellanox) and load its driver (modprobe mlx5_ib ib_uverbs); in a container give it --device /dev/infiniband; without a card use tcp://"
 	openCure    = "let this user read and write /dev/infiniband/uverbs*: Debian's rdma-core allows everybody, a udev rule or group can; in a container --device /dev/infiniband"
+	memoryCure  = "raise the limit of locked memory: ulimit -l unlimited, LimitMEMLOCK=infinity of systemd, --ulimit memlock=-1 of docker"
+	countsCure  = "let this user read /sys/class/infiniband"
+	deviceNames = "`pdlink doctor rdma` and `ls /sys/class/infiniband` list their names"
 
-	interfaceHint = " (`rdma link` says which it is)"
+	// Of interfaces, whose names are put in.
+	addressCommand = "ip address add … dev %s"
+	interfaceHint  = " (`rdma link` says which it is)"
+	interfacesHint = "`rdma link` lists them"
+	mtuCommand     = "ip link set dev %s mtu 9000"
+
+	tellsNeighbours = true // the system does, by rdma.Neighbour
 )
+
+// neighbourCommand makes a fixed neighbour entry.
+func neighbourCommand(peer, iface string) string {
+	return fmt.Sprintf("ip neighbour replace %s lladdr MAC dev %s nud permanent, with the peer's MAC", peer, iface)
+}
 
 // netdevs are the network interfaces of a port, which get its addresses; none where the
 // kernel does not say.

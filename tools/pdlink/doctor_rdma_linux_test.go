@@ -173,8 +173,11 @@ func TestDoctorRDMA(t *testing.T) {
 		}, "address", levelFail, "no port has an address for RoCE v2 on eth7 ask about the interface of an RDMA port, eth7 is none: enp1s0f0np0"},
 		"other address":   {func(d *card) { d.iface, d.local = "eth7", netip.MustParseAddr("192.168.7.7") }, "address", levelFail, "192.168.7.7: the address 192.168.7.7 is on none of the devices use an address"},
 		"other interface": {func(d *card) { d.iface, d.local = "eth7", netip.MustParseAddr("10.0.0.1") }, "address", levelWarn, "which is on lo while 10.0.0.1 is on eth7 use the address of that interface at both ends: 10.0.0.1"},
-		"no such iface":   {func(d *card) { d.iface = "eth7" }, "address", levelFail, "no port has an address for RoCE v2 on eth7 give it one"},
-		"small packets":   {func(d *card) { d.survey.Devices[0].Ports[0].MTU = 1024 }, "mtu", levelWarn, "and 4096 are possible set the MTU of both ends"},
+		"other interface, named": {func(d *card) {
+			d.device, d.iface, d.local = "rocep1s0f0", "eth7", netip.MustParseAddr("10.0.0.1")
+		}, "address", levelOK, "a connection from 10.0.0.1 uses rocep1s0f0"},
+		"no such iface": {func(d *card) { d.iface = "eth7" }, "address", levelFail, "no port has an address for RoCE v2 on eth7 give it one"},
+		"small packets": {func(d *card) { d.survey.Devices[0].Ports[0].MTU = 1024 }, "mtu", levelWarn, "and 4096 are possible set the MTU of both ends"},
 		"narrow way": {func(d *card) {
 			at(d)
 			d.peer, d.way = netip.MustParseAddr("10.0.0.2"), 1500
@@ -197,6 +200,15 @@ func TestDoctorRDMA(t *testing.T) {
 			d.only(linkLocal)
 			d.iface, d.local, d.peer = "lo", netip.MustParseAddr("fe80::1"), netip.MustParseAddr("fe80::2%lo")
 		}, "neighbour", levelFail, "fe80::2 is not among the neighbours on lo ip neighbour replace fe80::2 lladdr MAC dev lo nud permanent"},
+		"neighbour not told": {func(d *card) {
+			d.only(linkLocal)
+			d.iface, d.local, d.peer, d.host.blind = "lo", netip.MustParseAddr("fe80::1"), netip.MustParseAddr("fe80::2%lo"), true
+		}, "neighbour", levelWarn, "whether fe80::2 is among the neighbours on lo is not known here: it needs a fixed entry ip neighbour replace fe80::2"},
+		"link-local, not told": {func(d *card) { d.only(linkLocal); d.host.blind = true }, "neighbour", levelWarn, "else ip neighbour replace PEER lladdr MAC dev lo"},
+		"link-local, peer by another network": {func(d *card) {
+			d.only(linkLocal)
+			d.iface, d.local, d.peer = "lo", netip.MustParseAddr("fe80::1"), netip.MustParseAddr("192.168.7.5")
+		}, "neighbour", levelWarn, "nothing but the link-local address fe80::1: each end needs a fixed neighbour entry of the other one"},
 		"neighbour learned": {func(d *card) {
 			d.only(linkLocal)
 			d.iface, d.local, d.peer = "lo", netip.MustParseAddr("fe80::1"), netip.MustParseAddr("fe80::2%lo")
@@ -231,6 +243,30 @@ func TestDoctorRDMA(t *testing.T) {
 				t.Errorf("status %v of %+v", err, found)
 			}
 		})
+	}
+}
+
+// TestDoctorRDMACuresAreOfTheSystem: commands of Linux are in the file of Linux only, and the
+// others' has its own for the same.
+func TestDoctorRDMACuresAreOfTheSystem(t *testing.T) {
+	read := func(name string) string {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	for _, name := range []string{"doctor_rdma.go", "doctor_rdma_way.go", "doctor_rdma_device.go", "doctor_rdma_other.go"} {
+		for _, command := range []string{"ip address", "ip link", "ip neighbour", "rdma link`", "/sys/class", "systemd", "docker", "modprobe"} {
+			if strings.Contains(read(name), command) {
+				t.Errorf("%s has %q", name, command)
+			}
+		}
+	}
+	for _, command := range []string{"ndp -s", "ifconfig"} {
+		if !strings.Contains(read("doctor_rdma_other.go"), command) {
+			t.Errorf("a Mac's cures lack %q", command)
+		}
 	}
 }
 

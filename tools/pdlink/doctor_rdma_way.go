@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -70,7 +71,7 @@ func (d *rdmaDoctor) lookAim() []finding {
 	d.choose(c)
 	p := d.chosen[len(d.chosen)-1]
 	text := fmt.Sprintf("a connection from %v uses %s", local, c.String())
-	if p.iface.Name != "" && d.iface != "" && p.iface.Name != d.iface {
+	if d.device == "" && p.iface.Name != "" && d.iface != "" && p.iface.Name != d.iface { // a device that was named is meant
 		return []finding{doubt(fmt.Sprintf("%s, which is on %s while %v is on %s", text, p.iface.Name, local, d.iface),
 			fmt.Sprintf("use the address of that interface at both ends: %s here", c.GID))}
 	}
@@ -109,7 +110,7 @@ func (d *rdmaDoctor) addressOf(iface string) (ip netip.Addr, cure string) {
 	if len(ports) > 0 && !slices.Contains(ports, iface) {
 		return ip, fmt.Sprintf("ask about the interface of an RDMA port, %s is none: %s", iface, strings.Join(ports, ", "))
 	}
-	return ip, fmt.Sprintf("give it one (ip address add … dev %s), or ask about the interface of an RDMA port: `rdma link` lists them", iface)
+	return ip, fmt.Sprintf("give it one ("+addressCommand+"), or ask about the interface of an RDMA port: "+interfacesHint, iface)
 }
 
 // roceHeaders is what a packet has beside its payload at least: IPv4, UDP, the headers of
@@ -130,7 +131,7 @@ func (d *rdmaDoctor) lookMTU(context.Context) (found []finding) {
 		if d.way > 0 && (narrow == 0 || d.way < narrow) {
 			narrow, where = d.way, fmt.Sprintf("the way to %v", d.peer)
 		}
-		const cure = "set the MTU of both ends' interfaces, and of a switch between them, to 9000 (4200 is enough): ip link set dev … mtu 9000"
+		cure := "set the MTU of both ends' interfaces, and of a switch between them, to 9000 (4200 is enough): " + fmt.Sprintf(mtuCommand, cmp.Or(c.iface.Name, "…"))
 		switch {
 		case narrow > 0 && c.port.MTU > narrow-roceHeaders:
 			found = append(found, bad(fmt.Sprintf("%s: %s takes %d bytes, so larger packets vanish", text, where, narrow), cure))
@@ -155,9 +156,9 @@ func (d *rdmaDoctor) lookNeighbour(context.Context) (found []finding) {
 		if iface == "" {
 			iface = d.iface
 		}
-		if !d.peer.IsValid() {
+		if !d.peer.IsValid() || !d.peer.WithZone("").IsLinkLocalUnicast() { // one of another network says nothing of the card's
 			found = append(found, doubt(fmt.Sprintf("%s has nothing but the link-local address %v: each end needs a fixed neighbour entry of the other one", c.name(), ip),
-				"give the interfaces of both ends an IPv4 address where they can have one; else `pdlink doctor rdma PEER%"+iface+"` looks at the entry"))
+				"give the interfaces of both ends an IPv4 address where they can have one; else "+d.entryHint(cmp.Or(iface, "IFACE"))))
 			continue
 		}
 		found = append(found, d.neighbourFinding(iface))
@@ -165,10 +166,20 @@ func (d *rdmaDoctor) lookNeighbour(context.Context) (found []finding) {
 	return found
 }
 
+// entryHint is what to do about the entry of a peer that nobody has named.
+func (d *rdmaDoctor) entryHint(iface string) string {
+	if d.host.blind {
+		return neighbourCommand("PEER", iface)
+	}
+	return "`pdlink doctor rdma PEER%" + iface + "` looks at the entry"
+}
+
 func (d *rdmaDoctor) neighbourFinding(iface string) finding {
 	peer := d.peer.WithZone("")
-	cure := fmt.Sprintf("ip neighbour replace %v lladdr MAC dev %s nud permanent, with the peer's MAC; and the same at the other end", peer, iface)
+	cure := neighbourCommand(peer.String(), iface) + "; and the same at the other end"
 	switch n, known := d.host.neighbour(iface, peer); {
+	case !known && d.host.blind:
+		return doubt(fmt.Sprintf("whether %v is among the neighbours on %s is not known here: it needs a fixed entry", peer, iface), cure)
 	case !known:
 		return bad(fmt.Sprintf("%v is not among the neighbours on %s", peer, iface), cure)
 	case !n.Fixed:

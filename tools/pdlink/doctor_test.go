@@ -306,3 +306,53 @@ func TestDoctorUsage(t *testing.T) {
 		t.Errorf("status %d: %s", status, out)
 	}
 }
+
+// TestDoctorWatch: what would end the command at its start is found.
+func TestDoctorWatch(t *testing.T) {
+	for _, c := range []struct {
+		status int
+		args   []string
+		level  level
+		say    string
+	}{
+		{exitOK, []string{"--metrics", "0"}, levelOK, "--metrics 0 is free"},
+		{exitFailed, []string{"--metrics", "0.0.0.0:0"}, levelFail, "other hosts can reach this address"},
+		{exitOK, []string{"--metrics", "0.0.0.0:0", "--metrics-open"}, levelWarn, "other hosts can reach this address"},
+		{exitFailed, []string{"--metrics", "0", "--metrics-token", "/no/such/token"}, levelFail, "--metrics-token"},
+		{exitFailed, []string{"--trace", "/no/such/t.json"}, levelFail, "--trace"},
+		{exitOK, []string{"--trace", t.TempDir() + "/t.json"}, levelOK, "the timeline can be written"},
+	} {
+		if found := doctor(t, c.status, append([]string{"decode", "--discard", "--listen", "tcp://127.0.0.1:0"}, c.args...)...); !has(found, "watch", c.level, c.say) {
+			t.Errorf("%q: %+v", c.args, found)
+		}
+	}
+}
+
+// TestDoctorOfSeveralWays: what one way lacks fails nothing where another one leads there,
+// and is said once where none does.
+func TestDoctorOfSeveralWays(t *testing.T) {
+	none := linkURL{scheme: schemeRDMA, addr: "127.0.0.1:1", device: "none-such"}
+	d := &prefillDoctor{f: &prefillFlags{ways: []linkURL{none, {scheme: schemeTCP, addr: "127.0.0.1:1"}}}, keysOK: true}
+	if found := d.lookLinks(t.Context()); has(found, "", levelFail, "") || !has(found, "", levelWarn, "rdma://127.0.0.1:1") {
+		t.Errorf("with another way: %+v", found)
+	}
+	d.f.ways = d.f.ways[:1]
+	if found := d.lookLinks(t.Context()); !has(found, "", levelFail, "rdma://127.0.0.1:1") {
+		t.Errorf("alone: %+v", found)
+	}
+	if found := d.lookPeers(t.Context()); len(found) != 0 {
+		t.Errorf("said twice: %+v", found)
+	}
+}
+
+// TestDoctorSaysWhereNoConfigFileIs: as the commands that it looks at.
+func TestDoctorSaysWhereNoConfigFileIs(t *testing.T) {
+	t.Setenv(configEnv, "")
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("XDG_CONFIG_HOME", "")
+	for _, command := range []string{"decode", "prefill"} {
+		if status, _, errOut := cli(t, "doctor", command); status != exitUsage || !strings.Contains(errOut, "there is no config file at ") {
+			t.Errorf("%s: status %d: %s", command, status, errOut)
+		}
+	}
+}

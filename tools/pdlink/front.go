@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -39,7 +41,7 @@ type doorFlags struct {
 func (f *doorFlags) register(c *cobra.Command) {
 	fl := c.Flags()
 	fl.StringVar(&f.decoder, "decoder", "", "open a front door before the decoder whose API is at `URL`, which has the plug-in pdlink-omlx")
-	fl.StringVar(&f.addr, "front", "127.0.0.1:8012", "with --decoder: where clients connect, `HOST:PORT`")
+	fl.StringVar(&f.addr, "front", "127.0.0.1:8012", "with --decoder: where clients connect, `HOST:PORT`, or a port on loopback")
 	fl.IntVar(&f.minTokens, "min-tokens", front.DefaultMinTokens, "with --decoder: prompts of fewer tokens are left to the decoder")
 	fl.IntVar(&f.minTail, "min-tail", front.DefaultMinTail, "with --decoder: so are those of which it lacks fewer tokens")
 	fl.Float64Var(&f.decoderRate, "decoder-rate", 0, "with --decoder: its own prefill in tokens a second; then a prompt is bridged only where that is sooner done")
@@ -72,8 +74,11 @@ func (f *doorFlags) check(g given) (err error) {
 	if f.url, err = parseHTTP("decoder", f.decoder); err != nil {
 		errs = append(errs, err)
 	}
+	if n, err := strconv.ParseUint(f.addr, 10, 16); err == nil {
+		f.addr = net.JoinHostPort("127.0.0.1", strconv.FormatUint(n, 10))
+	}
 	_, port, err := net.SplitHostPort(f.addr)
-	bad(err != nil || port == "", "--front %q: want host:port, for example 127.0.0.1:8012", f.addr)
+	bad(err != nil || port == "", "--front %q: want a port (8012, on loopback) or host:port", f.addr)
 	bad(f.minTokens < 0, "--min-tokens %d: want 0 or more", f.minTokens)
 	bad(f.minTail < 0, "--min-tail %d: want 0 or more", f.minTail)
 	bad(f.decoderRate < 0, "--decoder-rate %v: want tokens a second, or 0 where it is not known", f.decoderRate)
@@ -130,7 +135,8 @@ type door struct {
 	listener net.Listener
 	served   chan error // how serving ended; capacity 1
 	ending   sync.Once
-	ended    error // of close
+	ended    error  // of close
+	unlog    func() // gives the log package's logger back; nil: it was not taken
 
 	std    streams
 	noSync bool
@@ -179,7 +185,7 @@ func (f *doorFlags) open(ctx context.Context, std streams, j *journal, noSync bo
 	}
 	d.front, err = front.New(front.Options{
 		Decoder: f.url, Planner: d.plugin, Cold: front.Cold{MinTokens: orAny(f.minTokens), MinTail: orAny(f.minTail), DecoderRate: f.decoderRate},
-		PerEngine: f.perEngine, QueueWait: f.queueWait, KeepAlive: f.keepAlive, OnRecord: told,
+		PerEngine: f.perEngine, QueueWait: f.queueWait, KeepAlive: f.keepAlive, OnRecord: told, ErrorLog: log.New(httpLog{j}, "", 0),
 	})
 	if err != nil {
 		return nil, err
@@ -189,12 +195,19 @@ func (f *doorFlags) open(ctx context.Context, std streams, j *journal, noSync bo
 		return nil, err
 	}
 	d.hosts, err = front.NewHosts(front.HostsOptions{
-		Add: d.front.Add, OnHost: func(e front.HostEvent) { j.say("%s\n", hostText(e)) }, Matches: matches, Build: thisBuild().Version,
+		Add: d.front.Add, Waits: d.front.Waits, OnHost: func(e front.HostEvent) { j.say("%s\n", hostText(e)) }, Matches: matches, Build: thisBuild().Version,
 	})
 	if err != nil {
 		return nil, err
 	}
-	d.server = &http.Server{Handler: d.pages(), ReadHeaderTimeout: headerTime, IdleTimeout: idleTime}
+	d.server = &http.Server{Handler: d.pages(), ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, ErrorLog: log.New(httpLog{j}, "", 0)}
+	out, flags := log.Writer(), log.Flags() // the clients of net/http know no other logger
+	d.unlog = func() {
+		log.SetOutput(out)
+		log.SetFlags(flags)
+	}
+	log.SetOutput(httpLog{j})
+	log.SetFlags(0)
 	go func() { d.served <- d.server.Serve(d.listener) }()
 	probing, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
@@ -202,6 +215,19 @@ func (f *doorFlags) open(ctx context.Context, std streams, j *journal, noSync bo
 		std.warnf("--decoder %s: %v; requests are forwarded meanwhile, and what can be bridged will be", f.url, err)
 	}
 	return d, nil
+}
+
+// httpLog is where net/http says what went wrong. Nobody waits for whoever reads it.
+type httpLog struct{ j *journal }
+
+// maxHTTPLog bounds a line: one that has a stack is long.
+const maxHTTPLog = 4 << 10
+
+// Write implements io.Writer.
+func (l httpLog) Write(p []byte) (int, error) {
+	text, _, _ := strings.Cut(string(p), " starting with ") // what comes then a decoder sent, to some client
+	l.j.warn("front", errors.New(strings.TrimSpace(text[:min(len(text), maxHTTPLog)])))
+	return len(p), nil
 }
 
 // orAny makes 0 and less mean any number.
@@ -218,6 +244,10 @@ func hostText(e front.HostEvent) string {
 	switch {
 	case e.Refused:
 		return fmt.Sprintf("%s was not taken: %v", who, e.Err)
+	case e.Waits != "":
+		return fmt.Sprintf("%s is connected and waits: %s", who, e.Waits)
+	case e.Gone:
+		return fmt.Sprintf("%s, which took no prompts yet, is not connected any more: %v", who, e.Err)
 	case e.Group == nil && e.Here:
 		return fmt.Sprintf("%s reads prompts for %s", who, listText(e.Models))
 	case e.Group == nil:
@@ -236,13 +266,23 @@ func hostText(e front.HostEvent) string {
 }
 
 // pages is what the front's port serves: its own pages below /pdlink/, for who is on
-// this host, and all else as the decoder does. The plug-in's endpoints are not there.
+// this host and means it: a page of somebody else's, whose name leads here, cannot have a
+// browser read them. All else is as the decoder does it. The plug-in's endpoints are not
+// there.
 func (d *door) pages() http.Handler {
 	mux := http.NewServeMux()
 	own := d.front.Transfers()
 	mux.HandleFunc("/pdlink/", func(w http.ResponseWriter, r *http.Request) {
 		if a, err := netip.ParseAddrPort(r.RemoteAddr); err != nil || !a.Addr().Unmap().IsLoopback() {
 			http.Error(w, "pdlink's pages are for clients on the decode host", http.StatusForbidden)
+			return
+		}
+		host := r.Host
+		if h, _, err := net.SplitHostPort(host); err == nil {
+			host = h
+		}
+		if !numeric(strings.Trim(host, "[]")).IsValid() { // localhost is
+			http.Error(w, "pdlink's pages are at localhost", http.StatusForbidden)
 			return
 		}
 		own.ServeHTTP(w, r)
@@ -294,6 +334,9 @@ func (d *door) shut() error {
 	}
 	if d.plugin != nil {
 		errs = append(errs, d.plugin.Close())
+	}
+	if d.unlog != nil {
+		d.unlog()
 	}
 	return errors.Join(errs...)
 }

@@ -144,12 +144,16 @@ func TestPrefillAndFrontDoor(t *testing.T) {
 		}
 		return r.Header.Get("X-PDLink")
 	}
-	if v := post(); !strings.HasPrefix(v, "bypass; no prefill host is connected") {
+	const waits = "spark is connected and waits: the engine answers, but none of its workers is connected to "
+	decode.await(t, "it tells that the host waits", func() bool {
+		return strings.Contains(decode.err.String(), ") is connected and waits: the engine answers, but none")
+	})
+	if v := post(); !strings.HasPrefix(v, "bypass; no prefill host takes prompts: "+waits) {
 		t.Errorf("before: %q", v)
 	}
 	introduce(t, socket)
 	prefill.await(t, "it is ready", func() bool { return len(prefill.out.events("ready")) == 1 })
-	decode.await(t, "the host is known", func() bool { return strings.Contains(decode.err.String(), "prefill host spark") })
+	decode.await(t, "the host is known", func() bool { return strings.Contains(decode.err.String(), "reads prompts for") })
 	if v := post(); !strings.HasPrefix(v, "declined; engine: prefill: engine refuses the prompt") || !strings.Contains(v, "prompt is too long") {
 		t.Errorf("with a host: %q", v)
 	}

@@ -94,8 +94,8 @@ func keysPair(ctx context.Context, std streams, dir linkkeys.Dir, name, text, ow
 	if !r.New {
 		word = "was paired before with"
 	}
-	std.printf("%s %s, %s\n", word, name, key.Short())
-	std.notef("if it is not done yet, paste this line on %s:\n%s\n", name, r.Back.Command)
+	std.notef("%s %s, %s\nif it is not done yet, paste this line on %[2]s:\n", word, name, key.Short())
+	std.printf("%s\n", r.Back.Command) // alone there, as that of init and show
 	return nil
 }
 

@@ -70,11 +70,11 @@ func TestTwoHostsPairWithThreeCommands(t *testing.T) {
 		t.Fatalf("status %d: %s%s", status, line, errOut)
 	}
 	status, out, errOut := pasted(t, line, spark) // it has no key yet
-	if status != exitOK || !strings.HasPrefix(out, "paired with mac, pdlink1") || !strings.Contains(errOut, "made a private key in "+spark) {
+	if status != exitOK || !strings.Contains(errOut, "paired with mac, pdlink1") || !strings.Contains(errOut, "made a private key in "+spark) ||
+		!strings.HasPrefix(out, "pdlink keys pair ") || strings.Count(out, "\n") != 1 {
 		t.Fatalf("status %d: %s%s", status, out, errOut)
 	}
-	back := errOut[strings.LastIndex(strings.TrimSpace(errOut), "\n")+1:]
-	if status, out, errOut = pasted(t, back, mac); status != exitOK || strings.Contains(errOut, "made a private key") {
+	if status, out, errOut = pasted(t, out, mac); status != exitOK || strings.Contains(errOut, "made a private key") {
 		t.Fatalf("status %d: %s%s", status, out, errOut)
 	}
 	for dir, other := range map[string]string{mac: spark, spark: mac} {

@@ -189,12 +189,29 @@ func misused(err error) bool {
 	return linkkeys.Misused(err)
 }
 
-// rdmaHint is what to do about a link that a host cannot have, before the address of
-// another one: rdma is the only kind that depends on the host.
-const rdmaHint = "`pdlink doctor rdma` says what is missing; without RDMA use "
+// What to do about a link that a host cannot have: rdma is the only kind that depends on
+// the host.
+const (
+	rdmaHint    = "`pdlink doctor rdma` says what is missing"
+	withoutRDMA = "without RDMA use " // before the address of another link
+)
+
+// lookedFor adds to the error of a way that was not taken where to look for what it lacks.
+func lookedFor(err error) error {
+	if !errors.Is(err, transport.ErrUnavailable) {
+		return err
+	}
+	return fmt.Errorf("%w: %s", err, rdmaHint)
+}
 
 // dialError adds to an error of Dial what to do about it.
 func dialError(ctx context.Context, err error) error {
+	return dialErrorOr(ctx, err, withoutRDMA+"tcp://host:port")
+}
+
+// dialErrorOr is dialError with what to do where there is no RDMA; "": nothing but to look
+// what is missing.
+func dialErrorOr(ctx context.Context, err error, instead string) error {
 	var hint string
 	var keyed keyedError
 	withKeys := errors.As(err, &keyed)
@@ -202,7 +219,9 @@ func dialError(ctx context.Context, err error) error {
 	case err == nil || ctx.Err() != nil || misused(err) || linkkeys.Refused(err) || errors.Is(err, tcp.ErrTurnedAway):
 		return err
 	case errors.Is(err, transport.ErrUnavailable):
-		hint = rdmaHint + "tcp://host:port"
+		if hint = rdmaHint; instead != "" {
+			hint += "; " + instead
+		}
 	case withKeys && (errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT)):
 		hint = "nobody listens there: is `pdlink decode` running?"
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT): // no such socket

@@ -42,7 +42,7 @@ func (p *peerNames) take(id transport.ID) []string {
 
 // internal reports a kind of transfer without a verdict: nobody asks for its peers.
 func internal(kind string) bool {
-	return kind == calls.KindHost || kind == calls.KindProbe || kind == calls.KindCall
+	return kind == calls.KindHost || kind == calls.KindWait || kind == calls.KindProbe || kind == calls.KindCall
 }
 
 // namedConn is a connection of an authenticated peer whose transfers are noted.

@@ -368,7 +368,7 @@ func (s *sidecar) serve(ctx context.Context, server *prefill.Server, o linkOptio
 	keeper := prefill.NewKeeper(s.timeline.Dialer(patient{d}), s.retry)
 	options := prefill.ServiceOptions{
 		Server: server, Group: s.member, Open: keeper.Open, Models: s.mapped, Name: s.name,
-		OnReady: s.readyEvent, OnResult: s.callEvent,
+		OnReady: s.readyEvent, Waits: s.lacks, OnResult: s.callEvent,
 		OnRefused: func(err error) { s.journal.warn("the decode host takes no announcement", err) },
 	}
 	if s.engineURL != nil {

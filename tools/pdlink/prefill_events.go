@@ -169,7 +169,7 @@ func (s *sidecar) linkEvent(ctx context.Context, e failover.Event) {
 	switch e.Kind {
 	case failover.Connected:
 		delete(s.down, s.way(e))
-		s.say(sidecarLink{string(e.Kind), s.way(e), e.Again, reasonText(e.Err)})
+		s.say(sidecarLink{string(e.Kind), s.way(e), e.Again, reasonText(lookedFor(e.Err))})
 	case failover.Lost:
 		s.say(sidecarLink{string(e.Kind), s.way(e), false, reasonText(e.Err)})
 	case failover.Barred:

@@ -17,7 +17,8 @@ func TestPrefillSaysWhyNoBetterRoute(t *testing.T) {
 	to := []string{"prefill", "--to", "rdma://" + r.addr + noDevice, "--to", "tcp://" + r.addr, "--engine", "http://127.0.0.1:1", "--slots", "8", "--mem-floor", "-1"}
 	p := start(t, append(to, "--socket", filepath.Join(t.TempDir(), "s"))...)
 	p.await(t, "it is connected", func() bool { return strings.Contains(p.out.String(), "connected to ") })
-	if said := p.out.String(); !strings.Contains(said, "connected to tcp://"+r.addr+", no better route: rdma://"+r.addr+noDevice+": link unavailable: ") {
+	if said := p.out.String(); !strings.Contains(said, "connected to tcp://"+r.addr+", no better route: rdma://"+r.addr+noDevice+": link unavailable: ") ||
+		!strings.Contains(said, ": "+rdmaHint+"\n") {
 		t.Errorf("said %q", said)
 	}
 	p = start(t, append(to, "--socket", filepath.Join(t.TempDir(), "s"), "--json")...)

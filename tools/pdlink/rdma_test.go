@@ -108,4 +108,40 @@ func TestFallbackFromRDMA(t *testing.T) {
 	if v := res.Routes[0]; v.Route != "rdma://"+r.addr+noDevice || v.Connects != 0 || !strings.Contains(v.Reason, "link unavailable") {
 		t.Errorf("routes %+v", res.Routes)
 	}
+	status, out, errOut := cli(t, "replay", "bundled:kv-qwen3", "--to", "rdma://"+r.addr+noDevice, "--to", "tcp://"+r.addr)
+	if status != exitOK || !strings.Contains(out, "\n  not over rdma://"+r.addr+noDevice+": link unavailable: ") || !strings.Contains(errOut, ": "+rdmaHint+"\n") {
+		t.Errorf("status %d, said %q and %q", status, out, errOut)
+	}
+}
+
+// TestInsteadOfRDMA: what is advised is not there already, nor forbidden by --require.
+func TestInsteadOfRDMA(t *testing.T) {
+	const none, plain = "rdma://127.0.0.1:1" + noDevice, "tcp://127.0.0.1:1"
+	_, _, errOut := cli(t, "replay", "bundled:kv-qwen3", "--to", none, "--to", plain, "--require", "rdma")
+	if !strings.Contains(errOut, rdmaHint+"; leave --require rdma out") || strings.Contains(errOut, withoutRDMA) {
+		t.Errorf("said %q", errOut)
+	}
+	for _, c := range []struct {
+		f    *replayFlags
+		want string
+	}{
+		{&replayFlags{to: []string{none}}, "without RDMA use tcp://host:port"},
+		{&replayFlags{to: []string{none, plain}}, ""},
+		{&replayFlags{to: []string{none, plain}, require: "rdma"}, "leave --require rdma out, and the other ways are taken"},
+	} {
+		if err := c.f.parseRoutes(); err != nil || c.f.instead() != c.want {
+			t.Errorf("%q with --require %q: %q, %v", c.f.to, c.f.require, c.f.instead(), err)
+		}
+	}
+}
+
+// TestHelpNamesRDMA: where links are named, and where to look at a host.
+func TestHelpNamesRDMA(t *testing.T) {
+	for want, args := range map[string][]string{
+		"pdlink doctor rdma ": {"--help"}, "pdlink doctor prefill ": {"--help"}, "rdma://host:port, unix://path": {"replay", "--help"},
+	} {
+		if _, out, _ := cli(t, args...); !strings.Contains(out, want) {
+			t.Errorf("%q: no %q in %s", args, want, out)
+		}
+	}
 }

@@ -97,7 +97,7 @@ func startReceiving(ctx context.Context, link transport.Link, u linkURL, open fu
 	l, err := link.Listen(ctx, u.addr)
 	if err != nil {
 		if errors.Is(err, transport.ErrUnavailable) {
-			err = fmt.Errorf("%w: %s%s", err, rdmaHint, linkURL{scheme: schemeTCP, addr: u.addr})
+			err = fmt.Errorf("%w: %s; %s%s", err, rdmaHint, withoutRDMA, linkURL{scheme: schemeTCP, addr: u.addr})
 		}
 		if !misused(err) {
 			err = failed(err)

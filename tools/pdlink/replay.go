@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -289,6 +290,15 @@ func times(n int) string {
 	return fmt.Sprintf("%d times", n)
 }
 
+// printLeft says why ways to the receiver were not used, or left for another one.
+func printLeft(std streams, routes []failover.Use) {
+	for _, u := range routes {
+		if len(routes) > 1 && u.Reason != "" && (u.Trips > 0 || u.Connects == 0) {
+			std.printf("  not over %s\n", strings.ReplaceAll(cmdline.PlainText(u.Reason), "\n", "; "))
+		}
+	}
+}
+
 func printReplay(std streams, r replayResult) {
 	over := r.Link
 	if len(r.Links) > 0 {
@@ -309,6 +319,7 @@ func printReplay(std streams, r replayResult) {
 	if r.Reconnects > 0 {
 		std.printf("  connected again %s, sent %s, of it %s twice\n", times(r.Reconnects), bytesText(r.SentBytes), bytesText(r.Resent))
 	}
+	printLeft(std, r.Routes)
 	printPorts(std, "the receiver's ports", r.Ports)
 	printPorts(std, "the sender's ports", r.SentPorts)
 	if r.Withheld > 0 {

@@ -64,7 +64,7 @@ func (f *replayFlags) register(c *cobra.Command) {
 	fl := c.Flags()
 	fl.StringVar(&f.store, "store", "", "receive here, into the block store at `DIR`, which is made if there is none")
 	fl.BoolVar(&f.discard, "discard", false, "receive here and keep nothing: for measuring")
-	fl.StringArrayVar(&f.to, "to", nil, "send to the receiver at `URL` (tcp://host:port, unix://path); may be repeated: other ways to the same receiver, the preferred one first")
+	fl.StringArrayVar(&f.to, "to", nil, "send to the receiver at `URL` (tcp://host:port, rdma://host:port, unix://path); may be repeated: other ways to the same receiver, the preferred one first")
 	fl.StringVar(&f.require, "require", "", "with --to: only over links of `SCHEME`")
 	fl.StringVar(&f.link, "link", "mem://", "link to use with --store and --discard, `URL`: mem:// or tcp://127.0.0.1:0")
 	fl.BoolVar(&f.noSync, "no-sync", false, "with --store: do not wait for the disk")

@@ -90,6 +90,7 @@ type sender struct {
 	ring      *transport.Ring // nil: each connection makes one
 	connected atomic.Bool
 	struck    atomic.Bool // a dial before the first connection found somebody or no answer
+	instead   string      // what to do where there is no RDMA, for dialErrorOr
 }
 
 // way is the link of one of a sender's routes. It marks errors of dials that need not
@@ -117,7 +118,7 @@ func (e hopelessError) Unwrap() error { return e.error }
 
 // sender dials and opens the transfer of one part. The caller ends it.
 func (f *replayFlags) sender(ctx context.Context, std streams, j *job, p jobPart, routes []failover.Route) (s *sender, err error) {
-	s = new(sender)
+	s = &sender{instead: f.instead()}
 	defer func() {
 		if err != nil {
 			err = s.explain(ctx, err)
@@ -209,12 +210,13 @@ func (s *sender) event(ctx context.Context, std streams, hide func(), p jobPart,
 		if !was && e.Tries == 0 && e.Err == nil { // as it was asked for
 			return
 		}
+		e.Err = lookedFor(e.Err)
 	case failover.Failed:
 		if e.Tries > 1 || e.Left == 0 {
 			return
 		}
 		if !was {
-			e.Err = dialError(ctx, e.Err)
+			e.Err = dialErrorOr(ctx, e.Err, s.instead)
 		}
 	case failover.Lost:
 		if e.Left == 0 {
@@ -238,7 +240,19 @@ func (s *sender) explain(ctx context.Context, err error) error {
 	if err == nil || s.connected.Load() && !errors.Is(err, failover.ErrGaveUp) {
 		return err
 	}
-	return dialError(ctx, err)
+	return dialErrorOr(ctx, err, s.instead)
+}
+
+// instead is what to do where there is no RDMA: another way may be there already, and
+// --require forbid it.
+func (f *replayFlags) instead() string {
+	switch {
+	case len(f.routes) < len(f.to):
+		return "leave --require " + f.require + " out, and the other ways are taken"
+	case len(f.routes) > 1:
+		return ""
+	}
+	return withoutRDMA + "tcp://host:port"
 }
 
 // end ends the sender and returns what it sent, and over which routes.

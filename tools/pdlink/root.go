@@ -17,6 +17,8 @@ store of a decoder, where they are an ordinary prefix hit.
   pdlink decode --decoder URL     the same, with a front door for clients
   pdlink prefill --to URL         read prompts with this host's engine
   pdlink doctor decode            say what is wrong on a host, and what to do
+  pdlink doctor prefill           the same on a prefill host
+  pdlink doctor rdma              the same for rdma:// links
   pdlink replay CASE --to URL     send the blocks of a recorded prefill
   pdlink store verify DIR         check what is in a store
   pdlink verify CASE              hold the GPU's arithmetic against a decoder's
@@ -45,6 +47,6 @@ Three recorded prefills, cases, are built in ("bundled:kv-qwen3" …).
 	config.tell(decodes, prefills, replays)
 	completeFixed(decodes, prefills, replays)
 	root.AddCommand(replays, decodes, prefills, newDoctor(std, patients{config: config, decode: decode, decodes: decodes, prefill: prefill, prefills: prefills}), newStore(std), newVerify(std), newBench(std), newDemo(std), newCost(std), newKeys(std), newConfig(std, config, look),
-		newService(std, config), newVersion(std))
+		newService(std, config, look, map[string]*watchFlags{"decode": &decode.watching, "prefill": &prefill.watching}), newVersion(std))
 	return root
 }

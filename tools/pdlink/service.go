@@ -3,9 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,7 +18,7 @@ import (
 	"pdlink/transport/keys"
 )
 
-func newService(std streams, config *configFlags) *cobra.Command {
+func newService(std streams, config *configFlags, look checks, watching map[string]*watchFlags) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "service",
 		Short: "files by which systemd and launchd run decode and prefill",
@@ -28,11 +30,11 @@ file, see "pdlink config".
 		Args: group,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(newServicePrint(std, config))
+	c.AddCommand(newServicePrint(std, config, look, watching))
 	return c
 }
 
-func newServicePrint(std streams, config *configFlags) *cobra.Command {
+func newServicePrint(std streams, config *configFlags, look checks, watching map[string]*watchFlags) *cobra.Command {
 	var system, program, account string
 	c := &cobra.Command{
 		Use:   "print {decode | prefill}",
@@ -66,7 +68,7 @@ file, and API keys into the file that systemd's unit names, /etc/pdlink/SERVICE.
 			if err != nil {
 				return err
 			}
-			return servicePrint(std, c.Root(), args[0], system, h)
+			return servicePrint(std, c.Root(), args[0], system, h, look, watching)
 		},
 	}
 	fl := c.Flags()
@@ -113,20 +115,18 @@ func serviceHost(system, config, program, account string) (h services.Host, err 
 	return h, err
 }
 
-func servicePrint(std streams, root *cobra.Command, service, system string, h services.Host) error {
+func servicePrint(std streams, root *cobra.Command, service, system string, h services.Host, look checks, watching map[string]*watchFlags) error {
 	u, err := services.Find(service, system)
 	if err != nil {
 		return err
 	}
-	var socket []string
-	if u.Service == "prefill" {
-		h.Writable, socket = serviceSocket(root, u, h)
-	}
+	var said []string
+	h.Writable, said = serviceSettings(root, u, h, look[service], watching[service])
 	text, err := u.Text(h)
 	if err != nil {
 		return err
 	}
-	for _, w := range append(serviceWarnings(u, h), socket...) {
+	for _, w := range append(serviceWarnings(u, h), said...) {
 		std.warnf("%s", w)
 	}
 	std.printf("%s", painted(text))
@@ -187,27 +187,66 @@ func variablesCure(u services.Unit, names []string) string {
 	return fmt.Sprintf("`printf '%%s\\n'%s | sudo sh -c 'umask 077; mkdir -p -m 755 %s; cat >> %s'`", text, filepath.Dir(u.Env), u.Env)
 }
 
-// serviceSocket looks at the engine's socket, as the config file of the service has it:
-// which directory the unit must let the service write, and what is wrong with it.
-func serviceSocket(root *cobra.Command, u services.Unit, h services.Host) (writable, warnings []string) {
+// serviceSettings looks at what the config file of the service says: which directories the
+// unit must let the service write, and what is wrong with it.
+func serviceSettings(root *cobra.Command, u services.Unit, h services.Host, check func(given) error, watching *watchFlags) (writable, warnings []string) {
 	c, _ := cmdline.Find(root, []string{u.Service})
 	list, err := cmdline.Settings{Path: u.ConfigOf(h)}.List(c)
 	if err != nil {
 		return nil, []string{fmt.Sprintf("the service cannot use its config file, or this user not read it: %v", err)}
 	}
-	socket := ""
-	for _, x := range list {
-		if x.Flag == "socket" {
-			socket = x.Value
+	if check != nil && slices.ContainsFunc(list, func(x cmdline.Setting) bool { return x.Origin != cmdline.FromDefault && x.Idle == "" }) {
+		if err := check(flagsOf(c)); err != nil {
+			for line := range strings.Lines(cmdline.Plain(err)) {
+				warnings = append(warnings, "the service would end with "+u.ConfigOf(h)+": "+strings.TrimSpace(line))
+			}
 		}
 	}
+	if u.Service != "prefill" {
+		return nil, warnings // its unit lets it write where its user may
+	}
+	for _, x := range list {
+		if x.Flag == "socket" {
+			writable, socket := serviceSocket(x.Value, h)
+			more, said := serviceWatched(watching.written())
+			return append(writable, more...), slices.Concat(warnings, socket, said)
+		}
+	}
+	return nil, warnings
+}
+
+// serviceWatched is serviceSettings of the files that the service writes for who watches
+// it, by the directories of their flags.
+func serviceWatched(dirs map[string]string) (writable, warnings []string) {
+	for _, flag := range slices.Sorted(maps.Keys(dirs)) {
+		switch dir := dirs[flag]; {
+		case dir == filepath.Dir(defaultSocket):
+		case !filepath.IsAbs(dir):
+			warnings = append(warnings, fmt.Sprintf("%s: a service has no directory of its own: write the whole path", flag))
+		case private(dir):
+			warnings = append(warnings, fmt.Sprintf("%s: the service has a /tmp of its own, where nobody finds it: name another directory", flag))
+		default:
+			writable = append(writable, dir)
+			warnings = append(warnings, fmt.Sprintf("%s: %s must be there before the service starts, and its user's", flag, dir))
+		}
+	}
+	return writable, warnings
+}
+
+// private reports a directory of which a service has one of its own.
+func private(dir string) bool {
+	return strings.HasPrefix(dir+"/", "/tmp/") || strings.HasPrefix(dir+"/", "/var/tmp/")
+}
+
+// serviceSocket is serviceSettings of the engine's socket.
+func serviceSocket(socket string, h services.Host) (writable, warnings []string) {
 	dir := filepath.Dir(socket)
 	switch {
 	case dir == filepath.Dir(defaultSocket):
 		return nil, nil
 	case !filepath.IsAbs(socket):
 		return nil, []string{fmt.Sprintf("socket = %q: a service has no directory of its own: write the whole path, or leave it out for %s", socket, defaultSocket)}
-	case strings.HasPrefix(dir+"/", "/tmp/"), strings.HasPrefix(dir+"/", "/var/tmp/"):
+	case private(dir):
 		return nil, []string{fmt.Sprintf("socket = %q: the service has a /tmp of its own, where the engine's workers do not find it: leave it out, for %s", socket, defaultSocket)}
 	}
 	return []string{dir}, []string{fmt.Sprintf("socket = %q: %s must be there before the service starts, and be %s's, also after the host has started again: "+

@@ -156,3 +156,22 @@ func TestSocketCureIsForTheDirectoryThatIsMeant(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 }
+
+// TestServiceMayWriteWhatIsWatched: of a config file that names files, and one that the
+// command refuses is warned of.
+func TestServiceMayWriteWhatIsWatched(t *testing.T) {
+	for _, c := range []struct{ line, unit, say string }{
+		{`trace = "/srv/t/t.json"`, `ReadWritePaths="/srv/t"`, "/srv/t must be there"},
+		{`metrics = "unix:///srv/m/m.sock"`, `ReadWritePaths="/srv/m"`, "/srv/m must be there"},
+		{`trace = "t.json"`, "", "trace: a service has no directory of its own"},
+		{`trace = "/tmp/t.json"`, "", "trace: the service has a /tmp of its own"},
+		{`metrics = "what"`, "", `the service would end with `},
+		{`slots = -1`, "", "--slots -1"},
+	} {
+		file := configured(t, "[prefill]\nto = 'tcp://h:1'\n"+c.line+"\n")
+		status, out, errOut := cli(t, "service", "print", "prefill", "--system", "systemd", "--config", file)
+		if status != exitOK || strings.Contains(out, "ReadWritePaths") != (c.unit != "") || !strings.Contains(out, c.unit) || !strings.Contains(errOut, c.say) {
+			t.Errorf("%s: status %d: %s%s", c.line, status, out, errOut)
+		}
+	}
+}

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"pdlink/bridge/watch/pages"
 	"pdlink/tools/cmdline"
+	"pdlink/transport/keys"
 )
 
 // The flags that say who may see the live page and the figures.
@@ -51,16 +53,29 @@ func (f *watchFlags) readToken() (string, error) {
 	if f.token == "" {
 		return "", nil
 	}
-	b, err := cmdline.ReadFile(f.token, maxToken, nil)
+	b, err := cmdline.ReadFile(f.token, maxToken, hidden)
 	if err != nil {
 		return "", unusable(fmt.Errorf("--metrics-token: %w", err))
 	}
 	token := strings.TrimSpace(string(b))
 	if len(token) < leastToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", unusable(fmt.Errorf("--metrics-token %s: want one line of %d or more letters, digits and signs: make it with `openssl rand -hex 32 >%s`",
+		return "", unusable(fmt.Errorf("--metrics-token %s: want one line of %d or more letters, digits and signs: make it with `(umask 077; openssl rand -hex 32 >%s)`",
 			f.token, leastToken, f.token))
 	}
 	return token, nil
+}
+
+// hidden refuses a token's file that everybody on this host can read, or somebody else
+// could have written.
+func hidden(f *os.File) error {
+	if err := trusted(f); err != nil {
+		return err
+	}
+	fi, err := f.Stat()
+	if err != nil || !fi.Mode().IsRegular() || !worldReads(fi) {
+		return err
+	}
+	return fmt.Errorf("everybody can read %s (mode %04o): run `chmod o-r %s`", f.Name(), fi.Mode().Perm(), keys.ShellPath(f.Name()))
 }
 
 // reach refuses a listener that other hosts can reach, unless it was said who of them may
