@@ -258,7 +258,7 @@ func TestPrefillSaysWhatIsWrong(t *testing.T) {
 		{[]string{"decode", "--store", here, "--front", "127.0.0.1:1"}, "--front is for --decoder"},
 		{[]string{"decode", "--store", here, "--min-tokens", "1"}, "--min-tokens is for --decoder"},
 		{[]string{"decode", "--decoder", "http://127.0.0.1:1", "--discard"}, "exclude each other"},
-		{[]string{"decode", "--decoder", "http://127.0.0.1:1", "--front", "8012"}, "want host:port"},
+		{[]string{"decode", "--decoder", "http://127.0.0.1:1", "--front", "eight"}, "want a port (8012, on loopback) or host:port"},
 		{[]string{"decode", "--decoder", "http://127.0.0.1:1", "--per-engine", "0"}, "--per-engine 0: want 1 or more"},
 		{[]string{"decode", "--decoder", "http://127.0.0.1:1", "--queue-wait", "0s"}, "--queue-wait 0s: want a time"},
 		{[]string{"decode", "--decoder", "http://127.0.0.1:1", "--keep-alive", "-1s"}, "--keep-alive -1s"},
