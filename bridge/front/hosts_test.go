@@ -394,6 +394,8 @@ func TestHostsThatWait(t *testing.T) {
 	if e := gone()[0]; e.Name != "luna" || e.Err == nil {
 		t.Errorf("told %+v", e)
 	}
+	// The end of spark's announcement is another goroutine's.
+	waitFor(t, func() bool { return n.front.front.engines.absent() == "no prefill host is connected" })
 	if v := verdict(); !strings.HasPrefix(v, "bypass; no prefill host is connected") {
 		t.Errorf("after: %q", v)
 	}

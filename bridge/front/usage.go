@@ -56,7 +56,7 @@ func (w *watcher) Close() error {
 func (w *watcher) leave() {
 	last := bytes.TrimRight(w.tail, space)
 	last = last[bytes.LastIndexByte(last, '\n')+1:]
-	for _, end := range []string{"data: [DONE]", `"message_stop"`, `"response.completed"`} {
+	for _, end := range []string{"data: [DONE]", `"message_stop"`, `"response.completed"`, `"response.incomplete"`, `"response.failed"`} {
 		if bytes.Contains(last, []byte(end)) {
 			w.finish(nil)
 			return

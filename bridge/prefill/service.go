@@ -284,7 +284,7 @@ func (o ServiceOptions) ids(served []string) (ids []string) {
 // settle takes a new readiness and tells of it where it changed.
 func (s *Service) settle(r sight, first bool) {
 	s.mu.Lock()
-	same := slices.Equal(r.Models, s.ready.Models) && bytes.Equal(r.Facts, s.ready.Facts) && r.Ready == s.ready.Ready && (r.Err == nil) == (s.ready.Err == nil) &&
+	same := s.ready.known && slices.Equal(r.Models, s.ready.Models) && slices.Equal(r.Served, s.ready.Served) && bytes.Equal(r.Facts, s.ready.Facts) && r.Ready == s.ready.Ready && (r.Err == nil) == (s.ready.Err == nil) &&
 		(r.Ready || r.Workers == s.ready.Workers && r.Expected == s.ready.Expected)
 	r.known = true
 	s.ready = r

@@ -26,6 +26,8 @@ def engine_killed(stage: Stage) -> None:
     stage.until("the sidecar waits for it", lambda: prefill.events()[-1]["event"] == "waiting")
     waits = prefill.events()[-1]["reason"]
     stage.checks.true("engine killed: the sidecar says so", "engine does not answer" in waits, waits)
+    decode = stage.parts["decode"]
+    stage.until("the decode host knows", lambda: "is connected and waits: the engine does not answer" in decode.text())
     gone = stage.story("no engine", 700)
     stage.declined("while it is away", stage.ask(gone), gone, "no prefill host takes prompts", "bypass")
     stage.start_engine("slow")

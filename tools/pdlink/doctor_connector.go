@@ -46,7 +46,7 @@ func (d *prefillDoctor) lookConnector(ctx context.Context) []finding {
 	}
 	n, expected := server.Present()
 	d.loaded, _ = server.Loaded()
-	d.came = n > 0
+	d.came = n > 0 || len(refused) > 0
 	switch {
 	case n == 0 && len(refused) > 0:
 		slices.Sort(refused)
@@ -97,6 +97,8 @@ func (d *prefillDoctor) lookVersion(context.Context) []finding {
 		return []finding{good("vLLM %s", d.version)}
 	case errors.Is(err, prefill.ErrUntested) && d.came:
 		return []finding{doubt(fmt.Sprintf("vLLM %s was never tested with the connector, only %s, and the connector tries it all the same", d.version, prefill.TestedVersions()), one+" where answers are not as they should be")}
+	case errors.Is(err, prefill.ErrUntested) && d.busy:
+		return []finding{doubt(fmt.Sprintf("vLLM %s was never tested with the connector, only %s; whether the connector tries it is not known here", d.version, prefill.TestedVersions()), one)}
 	case errors.Is(err, prefill.ErrUntested):
 		return []finding{bad(fmt.Sprintf("vLLM %s was never tested with the connector, only %s, so it runs without it", d.version, prefill.TestedVersions()), one+`, or have the connector try it: "untested": true in kv_connector_extra_config`)}
 	}

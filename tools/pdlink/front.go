@@ -133,6 +133,7 @@ type door struct {
 	hosts    *front.Hosts
 	server   *http.Server
 	listener net.Listener
+	name     string     // of the host in --front, where that is none of its addresses
 	served   chan error // how serving ended; capacity 1
 	ending   sync.Once
 	ended    error  // of close
@@ -177,6 +178,9 @@ func (f *doorFlags) open(ctx context.Context, std streams, j *journal, noSync bo
 			err = errors.Join(err, d.close())
 		}
 	}()
+	if d.name, _, err = net.SplitHostPort(f.addr); err != nil {
+		return nil, err
+	}
 	if d.listener, err = new(net.ListenConfig).Listen(ctx, "tcp", f.addr); err != nil {
 		return nil, failed(listenError("front", f.addr, fmt.Errorf("--front %s: %w", f.addr, err)))
 	}
@@ -281,7 +285,7 @@ func (d *door) pages() http.Handler {
 		if h, _, err := net.SplitHostPort(host); err == nil {
 			host = h
 		}
-		if !numeric(strings.Trim(host, "[]")).IsValid() { // localhost is
+		if !numeric(strings.Trim(host, "[]")).IsValid() && !strings.EqualFold(host, d.name) { // localhost is
 			http.Error(w, "pdlink's pages are at localhost", http.StatusForbidden)
 			return
 		}

@@ -22,13 +22,13 @@ func TestPagesOfTheDoorAreForLocalhost(t *testing.T) {
 	}
 	defer f.Close()
 	for host, want := range map[string]int{
-		"localhost:8012": http.StatusOK, "127.0.0.1:8012": http.StatusOK, "[::1]:8012": http.StatusOK, "LocalHost": http.StatusOK,
+		"localhost:8012": http.StatusOK, "127.0.0.1:8012": http.StatusOK, "[::1]:8012": http.StatusOK, "LocalHost": http.StatusOK, "Mac:8012": http.StatusOK,
 		"evil.example:8012": http.StatusForbidden, "evil.example": http.StatusForbidden, "localhost.evil.example": http.StatusForbidden,
 	} {
 		r := httptest.NewRequest(http.MethodGet, "/pdlink/transfers", nil)
 		r.Host, r.RemoteAddr = host, "127.0.0.1:5000"
 		w := httptest.NewRecorder()
-		(&door{front: f}).pages().ServeHTTP(w, r)
+		(&door{front: f, name: "mac"}).pages().ServeHTTP(w, r)
 		if w.Code != want {
 			t.Errorf("%s: %d", host, w.Code)
 		}
