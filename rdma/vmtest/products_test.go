@@ -59,24 +59,32 @@ func listens(t *testing.T, name string, args ...string) string {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	lines := bufio.NewScanner(out)
+	at, ended := make(chan string, 1), make(chan struct{})
+	go func() { // to the end: a program whose output nobody reads stands still
+		defer close(ended)
+		defer close(at)
+		said := false
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			var e struct{ Event, Listen string }
+			if !said && json.Unmarshal(lines.Bytes(), &e) == nil && e.Listen != "" {
+				at <- e.Listen
+				said = true
+			}
+		}
+	}()
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
-		for lines.Scan() {
-		}
+		<-ended
 		_ = cmd.Wait()
 		if t.Failed() {
 			t.Logf("%s %q: %v\n%s", name, args, cmd.ProcessState, log.String())
 		}
 	})
-	for lines.Scan() {
-		var e struct{ Event, Listen string }
-		if json.Unmarshal(lines.Bytes(), &e) == nil && e.Listen != "" {
-			return e.Listen
-		}
+	url, ok := <-at
+	if !ok {
+		t.Fatalf("%s %q does not listen", name, args)
 	}
-	t.Fatalf("%s %q does not listen: %s", name, args, log.String())
-	return ""
+	return url
 }
 
 // verdict is what replay prints.
