@@ -22,7 +22,8 @@ const steadyEnv = "RDMA_STEADY"
 
 // What the link has to reach beside ib_write_bw, as a median of leastRounds or more where
 // figures repeat. Of fewer, or elsewhere, only a collapse fails: that is leastAnywhere. A
-// single round of either program is at times half of its others, whatever the clock counts.
+// figure of one round varies by some percent with what else the host does, whatever the clock
+// counts.
 const (
 	leastRounds   = 5
 	leastGoodput  = 0.85 // nothing verified, at the rate of the processors
