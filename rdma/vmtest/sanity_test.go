@@ -87,14 +87,28 @@ func average(t *testing.T, out string) float64 {
 func TestVMPerftest(t *testing.T) {
 	for _, name := range []string{"ib_write_bw", "ib_send_bw", "ib_read_bw"} {
 		for _, size := range []int{1 << 16, 1 << 20} {
-			out := pair(t, name, "-F", "-x", "1", "-n", "24", "-t", "16", "-Q", "1", "-s", fmt.Sprint(size))
-			rate := average(t, out)
+			rate := rated(t, name, "-F", "-x", "1", "-n", "24", "-t", "16", "-Q", "1", "-s", fmt.Sprint(size))
 			t.Logf("%s of %d bytes: %.1f MiB/s", name, size, rate)
 			if rate < 1 {
-				t.Errorf("%s", out)
+				t.Errorf("%s of %d bytes: %.1f MiB/s", name, size, rate)
 			}
 		}
 	}
+}
+
+// rated is the rate in MiB/s that a program of perftest comes to. On a busy host it may
+// not find out how fast its clock is, and then says 0: it is asked again.
+func rated(t *testing.T, name string, args ...string) float64 {
+	t.Helper()
+	var out string
+	for range 8 {
+		out = pair(t, name, args...)
+		if rate := average(t, out); rate > 0 || !strings.Contains(out, "Correlation coefficient") {
+			return rate
+		}
+	}
+	t.Fatalf("its clock cannot be measured: %s", out)
+	return 0
 }
 
 // shell runs a line of shell.
@@ -119,7 +133,7 @@ func TestVMShaped(t *testing.T) {
 	net := os.Getenv("RDMA_NET_B")
 	shell(t, "tc qdisc add dev "+net+" root tbf rate 100mbit burst 64kb latency 400ms")
 	defer shell(t, "tc qdisc del dev "+net+" root")
-	rate := average(t, pair(t, "ib_write_bw", "-F", "-x", "1", "-n", "12", "-t", "4", "-Q", "1", "-s", "1048576"))
+	rate := rated(t, "ib_write_bw", "-F", "-x", "1", "-n", "12", "-t", "4", "-Q", "1", "-s", "1048576")
 	t.Logf("shaped to 100 Mbit/s: %.1f MiB/s", rate)
 	if rate > 12.5 || rate < 2 { // 11.9 MiB/s with headers
 		t.Errorf("%.1f MiB/s at 100 Mbit/s", rate)
@@ -133,7 +147,7 @@ func TestVMLossy(t *testing.T) {
 	net := os.Getenv("RDMA_NET_B")
 	shell(t, "tc qdisc add dev "+net+" root netem loss 2% delay 1ms")
 	defer shell(t, "tc qdisc del dev "+net+" root")
-	rate := average(t, pair(t, "ib_write_bw", "-F", "-x", "1", "-n", "40", "-t", "4", "-Q", "1", "-s", "65536"))
+	rate := rated(t, "ib_write_bw", "-F", "-x", "1", "-n", "40", "-t", "4", "-Q", "1", "-s", "65536")
 	dropped := shell(t, "tc -s qdisc show dev "+net)
 	m := regexp.MustCompile(`dropped (\d+)`).FindStringSubmatch(dropped)
 	if len(m) < 2 || m[1] == "0" {
